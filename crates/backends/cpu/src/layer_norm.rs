@@ -32,11 +32,15 @@ pub(crate) struct Gradient<E> {
     pub inverse_std: Region<f32>,
 }
 
-/// What is done with each row. `#[inline(always)]`.
+/// Rows that are processed together. What a row needs follows from sums over it, each from the one before, so a processor has too little to
+/// do with one.
+const TOGETHER: usize = 4;
+
+/// What is done with rows, at most [`TOGETHER`]. `#[inline(always)]`.
 trait Row: Copy + Sync {
     /// # Safety
-    /// The memory of the row is valid, and only this call writes to it.
-    unsafe fn row<S: Simd>(&self, row: usize, channels: usize);
+    /// The memory of the rows is valid, and only this call writes to it.
+    unsafe fn rows<S: Simd>(&self, rows: Range<usize>, channels: usize);
 }
 
 struct Block<R> {
@@ -50,15 +54,15 @@ impl<R: Row> Kernel for Block<R> {
 
     inlined! {
         unsafe fn run<S: Simd>(self) {
-            for row in self.rows {
-                self.each.row::<S>(row, self.channels);
+            for first in self.rows.clone().step_by(TOGETHER) {
+                self.each.rows::<S>(first..(first + TOGETHER).min(self.rows.end), self.channels);
             }
         }
     }
 }
 
 /// # Safety
-/// As for [`Row::row`], for every row.
+/// As for [`Row::rows`], for every row.
 unsafe fn each_row(context: &mut Context, size: Rows, each: impl Row) {
     let Rows { rows, channels } = size;
     let (isa, step) = (context.isa, (TASK_VALUES / channels.max(1)).max(1));
@@ -110,15 +114,24 @@ impl<E: Element> Normalized<'_, E> {
 
 impl<E: Element> Row for Forward<E> {
     inlined! {
-        unsafe fn row<S: Simd>(&self, row: usize, channels: usize) {
-            let [sum] = row_sums::<1, S, _>(&Sum { x: self.x }, row, channels);
-            let mean = sum / channels as f32;
-            let [squares] = row_sums::<1, S, _>(&Squares { x: self.x, mean }, row, channels);
-            let inverse_std = (f64::from(squares) / channels as f64 + f64::from(self.epsilon)).sqrt().recip() as f32;
-            *self.mean.at(row, 1) = mean;
-            *self.inverse_std.at(row, 1) = inverse_std;
-            let normalized = Normalized { forward: self, mean, inverse_std };
-            each_vector!(S, channel in 0..channels => normalized, at(row * channels + channel, channel))
+        unsafe fn rows<S: Simd>(&self, rows: Range<usize>, channels: usize) {
+            let (mut means, mut inverse_stds) = ([0.0; TOGETHER], [0.0; TOGETHER]);
+            for (i, row) in rows.clone().enumerate() {
+                let [sum] = row_sums::<1, S, _>(&Sum { x: self.x }, row, channels);
+                means[i] = sum / channels as f32;
+            }
+            for (i, row) in rows.clone().enumerate() {
+                let [squares] = row_sums::<1, S, _>(&Squares { x: self.x, mean: means[i] }, row, channels);
+                let variance = f64::from(squares) / channels as f64;
+                inverse_stds[i] = (variance + f64::from(self.epsilon)).sqrt().recip() as f32;
+            }
+            for (i, row) in rows.enumerate() {
+                let (mean, inverse_std) = (means[i], inverse_stds[i]);
+                *self.mean.at(row, 1) = mean;
+                *self.inverse_std.at(row, 1) = inverse_std;
+                let normalized = Normalized { forward: self, mean, inverse_std };
+                each_vector!(S, channel in 0..channels => normalized, at(row * channels + channel, channel))
+            }
         }
     }
 }
@@ -193,15 +206,26 @@ struct Backward<E> {
     dx: Region<E>,
 }
 
+impl<E: Element> Backward<E> {
+    inlined! {
+        unsafe fn terms(&self, row: usize) -> Weighted<E> {
+            let Backward { gradient, weight, .. } = *self;
+            Weighted { gradient, weight, mean: *gradient.mean.at(row, 1), inverse_std: *gradient.inverse_std.at(row, 1) }
+        }
+    }
+}
+
 impl<E: Element> Row for Backward<E> {
     inlined! {
-        unsafe fn row<S: Simd>(&self, row: usize, channels: usize) {
-            let Backward { gradient, weight, dx } = *self;
-            let (mean, inverse_std) = (*gradient.mean.at(row, 1), *gradient.inverse_std.at(row, 1));
-            let terms = Weighted { gradient, weight, mean, inverse_std };
-            let means = row_sums::<2, S, _>(&terms, row, channels).map(|sum| sum / channels as f32);
-            let gradient = InputGradient { terms, means, dx };
-            each_vector!(S, channel in 0..channels => gradient, at(row * channels + channel, channel))
+        unsafe fn rows<S: Simd>(&self, rows: Range<usize>, channels: usize) {
+            let mut means = [[0.0; 2]; TOGETHER];
+            for (i, row) in rows.clone().enumerate() {
+                means[i] = row_sums::<2, S, _>(&self.terms(row), row, channels).map(|sum| sum / channels as f32);
+            }
+            for (i, row) in rows.enumerate() {
+                let gradient = InputGradient { terms: self.terms(row), means: means[i], dx: self.dx };
+                each_vector!(S, channel in 0..channels => gradient, at(row * channels + channel, channel))
+            }
         }
     }
 }

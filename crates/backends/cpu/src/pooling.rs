@@ -5,6 +5,7 @@ use std::ops::Range;
 use enmasse_graph::Window;
 
 use crate::element::Element;
+use crate::inlined::{each_vector, inlined};
 use crate::isa::{Kernel, Scalar, Simd, dispatch};
 use crate::region::Region;
 use crate::workspace::Context;
@@ -21,8 +22,6 @@ pub(crate) struct PoolShape {
 
 /// Vectors of channels that share one walk through a window, or one search for outputs.
 const VECTORS: usize = 4;
-/// Channels that are averaged together.
-const STRIP: usize = 16;
 
 /// A max pooling: for each output, the elements of its window that lie in the feature map, and for each input, the outputs
 /// whose windows contain it, axis by axis. Each element is listed with its place in the window.
@@ -235,11 +234,32 @@ impl<E: Element> MaximumBackwardRow<'_, E> {
     }
 }
 
-/// An average pooling: for each axis and output, the inputs that it averages and the divisor.
+/// An average pooling.
 #[derive(Clone, Debug)]
 pub(crate) struct Average {
     shape: PoolShape,
-    axes: [Vec<(Range<usize>, usize)>; 2],
+    axes: [Axis; 2],
+}
+
+/// The rows, or the columns, of an average pooling.
+#[derive(Clone, Debug)]
+struct Axis {
+    /// For each output, the inputs that it averages, and the divisor.
+    outputs: Vec<(Range<usize>, usize)>,
+    /// For each input, the outputs that average it.
+    inputs: Vec<Range<usize>>,
+}
+
+impl Axis {
+    /// Both ends of the outputs' ranges grow with the outputs.
+    fn new(size: usize, outputs: Vec<(Range<usize>, usize)>) -> Self {
+        let inputs = (0..size).map(|input| {
+            let meet = |(range, _): &(Range<usize>, usize)| range.contains(&input);
+            let first = outputs.iter().position(meet).unwrap_or(0);
+            first..outputs.iter().rposition(meet).map_or(first, |last| last + 1)
+        });
+        Axis { inputs: inputs.collect(), outputs }
+    }
 }
 
 impl Average {
@@ -251,7 +271,7 @@ impl Average {
                 let inside = |at: usize| at.saturating_sub(window.padding[axis][0]).min(shape.input[axis]);
                 (inside(start)..inside(start + window.kernel[axis]), window.kernel[axis])
             };
-            (0..shape.output[axis]).map(range).collect()
+            Axis::new(shape.input[axis], (0..shape.output[axis]).map(range).collect())
         };
         Average { shape, axes: [axis(0), axis(1)] }
     }
@@ -264,7 +284,7 @@ impl Average {
                 let range = i * size / n..((i + 1) * size).div_ceil(n);
                 (range.clone(), range.len())
             };
-            (0..n).map(range).collect()
+            Axis::new(size, (0..n).map(range).collect())
         };
         Average { shape, axes: [axis(0), axis(1)] }
     }
@@ -277,7 +297,7 @@ impl Average {
         let isa = context.isa;
         context.pool.run(self.shape.batch * self.shape.output[0], |row, _| {
             // SAFETY: the caller's promise; each task writes its own row.
-            unsafe { dispatch(isa, AverageRow { average: self, from: x, to: y, row, backward: false }) }
+            unsafe { dispatch(isa, AverageRow::<E, false> { average: self, from: x, to: y, row }) }
         });
     }
 
@@ -289,76 +309,92 @@ impl Average {
         let isa = context.isa;
         context.pool.run(self.shape.batch * self.shape.input[0], |row, _| {
             // SAFETY: the caller's promise; each task writes its own row.
-            unsafe { dispatch(isa, AverageRow { average: self, from: dy, to: dx, row, backward: true }) }
+            unsafe { dispatch(isa, AverageRow::<E, true> { average: self, from: dy, to: dx, row }) }
         });
     }
 }
 
-struct AverageRow<'a, E> {
+struct AverageRow<'a, E, const BACKWARD: bool> {
     average: &'a Average,
     from: Region<E>,
     to: Region<E>,
     /// `image * height + row`, with the output's height forward and the input's backward.
     row: usize,
-    backward: bool,
 }
 
-impl<E: Element> Kernel for AverageRow<'_, E> {
+impl<E: Element, const BACKWARD: bool> Kernel for AverageRow<'_, E, BACKWARD> {
     const BF16: bool = E::BF16;
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let [_, width, channels] = self.average.shape.input;
-        let width = if self.backward { width } else { self.average.shape.output[1] };
-        for column in 0..width {
+        for column in 0..if BACKWARD { width } else { self.average.shape.output[1] } {
             let mut channel = 0;
-            // SAFETY: strips stay inside the pixel.
+            // SAFETY: vectors stay inside the pixel.
             unsafe {
-                while channel + STRIP <= channels {
-                    self.strip::<STRIP>(column, channel);
-                    channel += STRIP;
+                while channel + VECTORS * S::LANES <= channels {
+                    self.vectors::<S, VECTORS>(column, channel);
+                    channel += VECTORS * S::LANES;
                 }
-                while channel < channels {
-                    self.strip::<1>(column, channel);
-                    channel += 1;
-                }
+                each_vector!(S, channel in channel..channels => self, one(column, channel))
             }
         }
     }
 }
 
-impl<E: Element> AverageRow<'_, E> {
+impl<E: Element, const BACKWARD: bool> AverageRow<'_, E, BACKWARD> {
+    inlined! {
+        unsafe fn one<S: Simd>(&self, column: usize, channel: usize) {
+            self.vectors::<S, 1>(column, channel)
+        }
+    }
+
+    /// Adds vectors of a pixel of the operand, times a factor.
     #[inline(always)]
-    unsafe fn strip<const N: usize>(&self, column: usize, channel: usize) {
+    unsafe fn add<S: Simd, const N: usize>(&self, sums: &mut [S::V; N], pixel: usize, channel: usize, divisor: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let factor = S::splat(1.0 / divisor as f32);
+            let from = self.from.at(pixel * self.average.shape.input[2] + channel, N * S::LANES);
+            for (i, sum) in sums.iter_mut().enumerate() {
+                *sum = S::mul_add(E::load::<S>(from.add(i * S::LANES)), factor, *sum);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn vectors<S: Simd, const N: usize>(&self, column: usize, channel: usize) {
         let Average { shape, axes: [rows, columns] } = self.average;
         let ([height, width, channels], [out_height, out_width]) = (shape.input, shape.output);
-        let mut sums = [0.0; N];
-        let mut add = |pixel: usize, factor: f32| {
-            // SAFETY: a pixel of the operand.
-            let from = unsafe { self.from.slice(pixel * channels + channel, N) };
-            sums.iter_mut().zip(from).for_each(|(sum, from)| *sum += from.get() * factor);
-        };
-        let to_width = if self.backward {
-            let (image, y) = (self.row / height, self.row % height);
-            for (out_y, (_, divisor_y)) in rows.iter().enumerate().filter(|(_, (in_y, _))| in_y.contains(&y)) {
-                let meets = |(_, (in_x, _)): &(usize, &(Range<usize>, usize))| in_x.contains(&column);
-                for (out_x, (_, divisor_x)) in columns.iter().enumerate().filter(meets) {
-                    add((image * out_height + out_y) * out_width + out_x, 1.0 / (divisor_y * divisor_x) as f32);
+        // SAFETY: pixels of the operand, and this task's row.
+        unsafe {
+            let mut sums = [S::splat(0.0); N];
+            let to_width = if BACKWARD {
+                let (image, y) = (self.row / height, self.row % height);
+                for out_y in rows.inputs[y].clone() {
+                    for out_x in columns.inputs[column].clone() {
+                        let divisor = rows.outputs[out_y].1 * columns.outputs[out_x].1;
+                        let pixel = (image * out_height + out_y) * out_width + out_x;
+                        self.add::<S, N>(&mut sums, pixel, channel, divisor);
+                    }
                 }
+                width
+            } else {
+                let image = self.row / out_height;
+                let ((in_y, divisor_y), (in_x, divisor_x)) =
+                    (&rows.outputs[self.row % out_height], &columns.outputs[column]);
+                for y in in_y.clone() {
+                    for x in in_x.clone() {
+                        self.add::<S, N>(&mut sums, (image * height + y) * width + x, channel, divisor_y * divisor_x);
+                    }
+                }
+                out_width
+            };
+            let to = self.to.at((self.row * to_width + column) * channels + channel, N * S::LANES);
+            for (i, sum) in sums.into_iter().enumerate() {
+                E::store::<S>(to.add(i * S::LANES), sum);
             }
-            width
-        } else {
-            let image = self.row / out_height;
-            let ((in_y, divisor_y), (in_x, divisor_x)) = (&rows[self.row % out_height], &columns[column]);
-            let factor = 1.0 / (divisor_y * divisor_x) as f32;
-            for x in in_x.clone() {
-                in_y.clone().for_each(|y| add((image * height + y) * width + x, factor));
-            }
-            out_width
-        };
-        // SAFETY: this task's row.
-        let to = unsafe { self.to.slice_mut((self.row * to_width + column) * channels + channel, N) };
-        to.iter_mut().zip(sums).for_each(|(to, sum)| *to = E::of(sum));
+        }
     }
 }
 

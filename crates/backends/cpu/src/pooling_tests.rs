@@ -95,7 +95,7 @@ proptest! {
     fn any_window(
         batch in 1usize..3,
         size in [1usize..9, 1usize..9],
-        channels in prop::sample::select(vec![1usize, 3, 16, 35]),
+        channels in prop::sample::select(vec![1usize, 3, 16, 35, 70]),
         kernel in [1usize..4, 1usize..4],
         stride in [1usize..4, 1usize..4],
         padding in [[0usize..2, 0usize..2], [0usize..2, 0usize..2]],
