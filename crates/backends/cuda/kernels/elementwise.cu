@@ -103,3 +103,20 @@ KERNEL(cast_f32_to_bf16, decltype(Narrow<bf16>::a)) { for_elements<float>(a.elem
 KERNEL(cast_f32_to_f16, decltype(Narrow<f16>::a)) { for_elements<float>(a.elements, Narrow<f16>{a}); }
 KERNEL(cast_bf16_to_f32, decltype(Widen<bf16>::a)) { for_elements<float>(a.elements, Widen<bf16>{a}); }
 KERNEL(cast_f16_to_f32, decltype(Widen<f16>::a)) { for_elements<float>(a.elements, Widen<f16>{a}); }
+
+// The same of several ranges. A row of blocks takes one.
+const uint32_t RANGES = 32;
+
+template <class E> struct Ranges {
+    const E *x[RANGES];
+    float *y[RANGES];
+    uint64_t elements[RANGES];
+};
+
+template <class E> __device__ __forceinline__ void widen_ranges(const Ranges<E> &a) {
+    uint64_t elements = a.elements[blockIdx.y];
+    for_elements<float>(elements, Widen<E>{{a.x[blockIdx.y], a.y[blockIdx.y], elements}});
+}
+
+KERNEL(cast_ranges_bf16_to_f32, Ranges<bf16>) { widen_ranges(a); }
+KERNEL(cast_ranges_f16_to_f32, Ranges<f16>) { widen_ranges(a); }

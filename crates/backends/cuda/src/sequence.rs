@@ -217,6 +217,8 @@ pub(crate) struct Sequence {
     pub scratch: usize,
     /// Bytes of [`Memory::Counters`](crate::work::Memory::Counters).
     pub counters: usize,
+    /// Bytes of narrow gradients.
+    pub narrow: usize,
     pub constants: Constants,
     /// The numbers among the results. A `Failure` comes before them.
     pub numbers: Vec<Number>,

@@ -14,6 +14,9 @@ pub(crate) enum Memory {
     Arena(Arena),
     /// The parameters as convolutions multiply them: in the element type of activations, at the index of the parameter.
     Rounded,
+    /// Gradients of parameters as engines write them, before they are f32: in the element type of activations, at the index of the
+    /// gradient.
+    Narrow,
     /// What an instruction uses for itself alone.
     Scratch,
     /// A count for each slab of a reduction, which is 0 between kernels: `is_last_of_slab` in `kernels/rows.h`.
@@ -180,6 +183,7 @@ impl fmt::Display for Memory {
         match self {
             Memory::Arena(arena) => write!(f, "{arena}"),
             Memory::Rounded => f.write_str("rounded"),
+            Memory::Narrow => f.write_str("narrow"),
             Memory::Scratch => f.write_str("scratch"),
             Memory::Counters => f.write_str("counters"),
             Memory::Collectives => f.write_str("collectives"),

@@ -4,12 +4,33 @@ use enmasse_graph::Activation;
 use enmasse_tensor::DType;
 
 use crate::kernels::{kernel, named, pass};
-use crate::work::Argument::{F32, Read, U64, Write};
+use crate::work::Argument::{F32, Null, Read, U64, Write};
 use crate::work::{Argument, Kernel, Span};
 
 /// The same values in another type: to f32, or from it.
 pub(crate) fn cast(from: DType, x: Span, to: DType, y: Span) -> Kernel {
     each(format!("cast_{from}_to_{to}"), DType::F32, &[x], y, y.bytes / to.size(), &[])
+}
+
+/// Ranges that [`cast_ranges`] takes at most: `RANGES` in `elementwise.cu`.
+pub(crate) const RANGES: usize = 32;
+
+/// Blocks for a range, of which most are small.
+const BLOCKS_OF_A_RANGE: u32 = 132;
+
+/// Pairs of ranges, each from the same values of 16 bits to f32.
+pub(crate) fn cast_ranges(from: DType, ranges: &[[Span; 2]]) -> Kernel {
+    let elements = |[_, to]: &[Span; 2]| to.bytes / size_of::<f32>();
+    let column = |argument: &dyn Fn(&[Span; 2]) -> Argument, empty: Argument| {
+        let mut arguments: Vec<Argument> = ranges.iter().map(argument).collect();
+        arguments.resize(RANGES, empty);
+        arguments
+    };
+    let [x, y] = [column(&|[x, _]| Read(*x), Null), column(&|[_, y]| Write(*y), Null)];
+    let numbers = column(&|range| U64(elements(range) as u64), U64(0));
+    let [blocks, ..] = pass(ranges.iter().map(elements).max().unwrap_or(0), DType::F32);
+    let grid = [blocks.min(BLOCKS_OF_A_RANGE), ranges.len() as u32, 1];
+    kernel(format!("cast_ranges_{from}_to_f32"), grid, [x, y, numbers].concat())
 }
 
 /// `c = a + b`; `c` may lie over `a`.

@@ -5,6 +5,7 @@
 mod engine;
 mod operand;
 mod ranks;
+mod widen;
 
 use std::ops::Range;
 
@@ -61,7 +62,7 @@ pub(crate) fn lower(
         return Err(unsupported(plan, node));
     }
     let places = Places { plans, schedule };
-    let mut lowering = Lowering { plan, places, hosting, gpu, way, sequence: Sequence::default() };
+    let mut lowering = Lowering { plan, places, hosting, gpu, way, sequence: Sequence::default(), narrow: Vec::new() };
     // A failure comes before the numbers.
     lowering.sequence.results = FAILURE_BYTES;
     let of_shards = || Phase::ALL.into_iter().filter(|phase| phase.is_of_a_shard());
@@ -94,6 +95,8 @@ pub(crate) struct Lowering<'a> {
     pub gpu: &'a Gpu,
     pub way: Way,
     pub sequence: Sequence,
+    /// Narrow gradients that are not f32 yet, and where they go.
+    narrow: Vec<[Span; 2]>,
 }
 
 impl Lowering<'_> {
@@ -106,6 +109,9 @@ impl Lowering<'_> {
                 let rounding = round_weights(self.plan, &self.places);
                 rounding.into_iter().for_each(|kernel| self.push(index, Call::Kernel(kernel)));
             }
+            if self.is_full() {
+                self.widen(index);
+            }
             // A joint operation is one piece of work for all shards.
             let shards = if node.op.is_joint() { shards.start..shards.start + 1 } else { shards.clone() };
             let chosen = chosen(self.plan, index)?;
@@ -116,6 +122,7 @@ impl Lowering<'_> {
             }
             last = index;
         }
+        self.widen(last);
         for local in shards {
             self.read_results(phase, local, last);
         }
@@ -130,6 +137,9 @@ impl Lowering<'_> {
     }
 
     fn push_to(&mut self, lane: StreamKind, instruction: usize, call: Call) {
+        if self.needs_wide(&call) {
+            self.widen(instruction);
+        }
         let accesses = call.accesses();
         let workspace = match &call {
             Call::Convolution(call) => Some(call.workspace),
@@ -143,6 +153,7 @@ impl Lowering<'_> {
             let bytes = match span.place.memory {
                 Memory::Collectives => &mut self.sequence.collectives,
                 Memory::Counters => &mut self.sequence.counters,
+                Memory::Narrow => &mut self.sequence.narrow,
                 _ => continue,
             };
             *bytes = (*bytes).max(span.place.offset + span.bytes);

@@ -63,6 +63,9 @@ impl OnCuda for Conv2dBackwardWeights {
         if engine.weights == DType::F32 {
             return Ok(computed([call(&engine, [x, dw, dy], None, 0)]));
         }
+        if let Some(narrow) = lowering.widen_later(dw) {
+            return Ok(computed([call(&engine, [x, narrow, dy], None, 0)]));
+        }
         let narrow = scratch(0, dw.bytes / 2);
         let cast = elementwise::cast(o.activations(), narrow, DType::F32, dw);
         Ok(computed([call(&engine, [x, narrow, dy], None, narrow.bytes), Call::Kernel(cast)]))

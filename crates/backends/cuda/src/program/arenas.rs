@@ -41,17 +41,18 @@ impl Sizes {
     pub fn new(
         plans: &Plans,
         schedule: &ShardSchedule,
-        [scratch, counters, collectives, constants, staging]: [usize; 5],
+        [narrow, scratch, counters, collectives, constants, staging]: [usize; 6],
     ) -> Self {
         let arena = |arena: Arena| (Memory::Arena(arena), plans.arena_bytes(arena));
         let times = |count: usize, (memory, bytes): (Memory, usize)| (memory, count * bytes);
-        let narrow = plans.evaluate.precision.activations() != DType::F32;
-        let rounded = if narrow { plans.arena_bytes(Arena::Parameters) / 2 } else { 0 };
+        let is_narrow = plans.evaluate.precision.activations() != DType::F32;
+        let rounded = if is_narrow { plans.arena_bytes(Arena::Parameters) / 2 } else { 0 };
         let saved = Places { plans, schedule }.saved_bytes() * schedule.shards.len();
         let shared = vec![
             times(schedule.slots, arena(Arena::Gradients)),
             times(schedule.activations(), arena(Arena::Activations)),
             (Memory::Rounded, rounded),
+            (Memory::Narrow, narrow),
             (Memory::Scratch, scratch),
             (Memory::Counters, counters),
             (Memory::Collectives, collectives),

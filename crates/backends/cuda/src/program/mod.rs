@@ -123,10 +123,11 @@ impl Sequences {
     /// The regions of a program that runs them.
     pub fn sizes(&self, plans: &Plans, schedule: &ShardSchedule) -> Sizes {
         let most = |bytes: fn(&Sequence) -> usize| self.all().map(bytes).max().unwrap_or(0);
-        let [scratch, counters] = [most(|sequence| sequence.scratch), most(|sequence| sequence.counters)];
-        let collectives = most(|sequence| sequence.collectives);
+        let [narrow, scratch] = [most(|sequence| sequence.narrow), most(|sequence| sequence.scratch)];
+        let [counters, collectives] = [most(|sequence| sequence.counters), most(|sequence| sequence.collectives)];
+        let staging = most(|sequence| sequence.staging);
         let constants = self.all().map(|sequence| sequence.constants.bytes().len().next_multiple_of(ALIGNMENT)).sum();
-        Sizes::new(plans, schedule, [scratch, counters, collectives, constants, most(|sequence| sequence.staging)])
+        Sizes::new(plans, schedule, [narrow, scratch, counters, collectives, constants, staging])
     }
 
     /// The work of a mode's plan.
