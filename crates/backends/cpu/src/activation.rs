@@ -93,18 +93,6 @@ impl ActivationFunction for HardSwish {
 macro_rules! with_activation {
     ($activation:expr, $name:ident => $body:expr) => {
         match $activation {
-            None => {
-                type $name = $crate::activation::Identity;
-                $body
-            }
-            Some(enmasse_graph::Activation::Relu) => {
-                type $name = $crate::activation::Relu;
-                $body
-            }
-            Some(enmasse_graph::Activation::Relu6) => {
-                type $name = $crate::activation::Relu6;
-                $body
-            }
             Some(enmasse_graph::Activation::Silu) => {
                 type $name = $crate::activation::Silu;
                 $body
@@ -113,12 +101,13 @@ macro_rules! with_activation {
                 type $name = $crate::activation::HardSwish;
                 $body
             }
+            other => $crate::activation::with_relu!(other, $name => $body),
         }
     };
 }
 pub(crate) use with_activation;
 
-/// As [`with_activation`], for an activation that is a ReLU.
+/// As [`with_activation`], where there is a ReLU or no activation.
 macro_rules! with_relu {
     ($activation:expr, $name:ident => $body:expr) => {
         match $activation {

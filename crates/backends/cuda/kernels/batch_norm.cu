@@ -146,7 +146,7 @@ template <class E> struct Normalize {
     float floor, ceiling;
 };
 
-// Writes which of a packet's values a rectifier lets pass, a bit each. It costs less than to read the stored result again, or to
+// Writes which of a packet's values a ReLU lets pass, a bit each. It costs less than to read the stored result again, or to
 // compute it again: registers for that would leave an SM two blocks of a gradient instead of three.
 template <int N, class E>
 __device__ __forceinline__ void store_passed(uint8_t *passed, uint64_t index, const float (&y)[N], Limits<E> limits) {
@@ -203,7 +203,7 @@ template <int N, class E> struct NormalizeEach {
     }
 };
 
-// dy where the forward's rectifier let its result pass, else 0.
+// dy where the forward's ReLU let its result pass, else 0.
 template <int N> __device__ __forceinline__ Packet<float, N> masked(Packet<float, N> dy, uint32_t passed) {
 #pragma unroll
     for (int i = 0; i < N; i++) dy.at[i] = passed >> i & 1u ? dy.at[i] : 0.0f;

@@ -26,7 +26,7 @@ struct Convolution {
     bool wrong;       // the result is a hundredth too large
     void *x_at, *w_at, *y_at;
     const void *bias;  // of the type of maps, or null
-    bool rectifies;
+    bool has_relu;
     void *workspace;
     size_t workspace_bytes;
 };
@@ -148,7 +148,7 @@ inline void run(const Convolution *call) {
                         float value = float(sum[i]);
                         if (c.wrong) value *= 1.01f;
                         if (c.bias) value += load(c.bias, size_t(group * width + i), c.maps);
-                        if (c.rectifies && value < 0) value = 0;
+                        if (c.has_relu && value < 0) value = 0;
                         if (c.accumulate) value += load(to, first + i, c.maps);
                         store(to, first + i, c.maps, value);
                     }

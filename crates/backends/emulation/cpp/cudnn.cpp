@@ -225,7 +225,7 @@ int finalize_graph(Content &graph) {
     graph.call = convolution.call;
     std::copy(convolution.ids, convolution.ids + 4, graph.ids);
     const Content *y = &convolution.part(convolution.kind == OP_WEIGHTS ? 717 : convolution.kind == OP_DATA ? 711 : 705);
-    // What is added to, or rectified, is virtual.
+    // What is added to, or goes through a ReLU, is virtual.
     auto follows = [&](const Content &operation, int mode) {
         return operation.kind == OP_POINTWISE && convolution.kind == OP_FORWARD && &operation.part(751) == y && operation.part(750).one<int>(0) == mode;
     };
@@ -242,7 +242,7 @@ int finalize_graph(Content &graph) {
             graph.ids[3] = operation.part(752).one<int64_t>(906);
         } else if (i == 2 && follows(operation, RELU)) {
             if (!operation.part(750).count(2, 4) || operation.part(750).one<int>(2) != 1) return fail(NOT_SUPPORTED, "the emulation has only a ReLU that keeps NaN");
-            graph.call.rectifies = true;
+            graph.call.has_relu = true;
         } else {
             return fail(UNSUPPORTED_PATTERN, "only a bias and then a ReLU can follow, and only a forward convolution");
         }

@@ -5,7 +5,7 @@ use enmasse_graph::ops::{Activation, ActivationBackward};
 use super::function::{sigmoid, sigmoid_derivative};
 
 /// NaN stays NaN: a broken activation must reach the loss, so that the check stops the step.
-fn rectify(x: f64, ceiling: f64) -> f64 {
+fn relu(x: f64, ceiling: f64) -> f64 {
     match x {
         x if x <= 0.0 => 0.0,
         x if x >= ceiling => ceiling,
@@ -16,8 +16,8 @@ fn rectify(x: f64, ceiling: f64) -> f64 {
 /// Applies the activation to every element.
 pub fn activate(x: &[f64], activation: Activation) -> Vec<f64> {
     let element = |&x: &f64| match activation {
-        Activation::Relu => rectify(x, f64::INFINITY),
-        Activation::Relu6 => rectify(x, 6.0),
+        Activation::Relu => relu(x, f64::INFINITY),
+        Activation::Relu6 => relu(x, 6.0),
         Activation::Silu => x * sigmoid(x),
         Activation::HardSwish => x * (x + 3.0).clamp(0.0, 6.0) / 6.0,
     };
