@@ -16,7 +16,7 @@ use crate::crops::evaluate_crops;
 use crate::stop::{Request, agree};
 use crate::tally::Tally;
 use crate::trace::at;
-use crate::{Callback, Evaluation, Task, TrainError};
+use crate::{Callback, Evaluation, Kept, Task, TrainError};
 pub use pass::EpochPosition;
 pub(crate) use pass::{Pass, Sums, submit};
 
@@ -30,40 +30,31 @@ pub fn evaluate(
     position: EpochPosition,
     callback: &mut dyn Callback,
 ) -> Result<Evaluation, TrainError> {
-    let tally = Tally::of_plan(&program.plans().evaluate);
-    evaluate_into(program, loader, &Pass::begin(total, group, position), tally, callback)
+    evaluate_keeping(program, loader, total, group, position, Kept::default(), callback)
 }
 
-/// The same, with [`Evaluation::mistakes`]. Ranks exchange 32 bytes for each sample.
-pub fn evaluate_with_mistakes(
+/// The same, which also keeps something of every sample.
+pub fn evaluate_keeping(
     program: &mut dyn Program,
     loader: &EvalLoader,
     total: u64,
     group: Option<&Group>,
     position: EpochPosition,
+    kept: Kept,
     callback: &mut dyn Callback,
 ) -> Result<Evaluation, TrainError> {
-    let tally = Tally::of_plan(&program.plans().evaluate).list_mistakes(total);
-    evaluate_into(program, loader, &Pass::begin(total, group, position), tally, callback)
-}
-
-fn evaluate_into(
-    program: &mut dyn Program,
-    loader: &EvalLoader,
-    pass: &Pass,
-    tally: Tally,
-    callback: &mut dyn Callback,
-) -> Result<Evaluation, TrainError> {
+    let pass = Pass::begin(total, group, position).keeping(kept);
     // A list with only this callback has no requests to stop, except from the callback, and those do not end validation.
     let (mut callbacks, mut bad) = (Callbacks::one(callback), BadSamples::default());
-    if loader.crops() > 1 && !tally.counts() {
+    if loader.crops() == 1 {
+        return evaluate_until(program, loader, &pass, &mut callbacks, &mut bad).map(|(found, _)| found);
+    }
+    let tally = pass.tally(&program.plans().evaluate);
+    if !tally.counts() {
         let reason = "several crops of an image are evaluated by its class, which this task does not predict";
         return Err(DataError::Setting(reason.to_owned()).into());
     }
-    if loader.crops() > 1 {
-        return evaluate_crops(program, loader, pass, tally, &mut callbacks, &mut bad);
-    }
-    evaluate_pass(program, loader, pass, tally, &mut callbacks, &mut bad).map(|(found, _)| found)
+    evaluate_crops(program, loader, &pass, tally, &mut callbacks, &mut bad)
 }
 
 /// The same, but ends early if a rank is asked to stop: all ranks agree before each batch, so that none waits for the
@@ -76,18 +67,7 @@ pub(crate) fn evaluate_until(
     callbacks: &mut Callbacks,
     bad: &mut BadSamples,
 ) -> Result<(Evaluation, bool), TrainError> {
-    let tally = Tally::of_plan(&program.plans().evaluate);
-    evaluate_pass(program, loader, pass, tally, callbacks, bad)
-}
-
-fn evaluate_pass(
-    program: &mut dyn Program,
-    loader: &EvalLoader,
-    pass: &Pass,
-    mut tally: Tally,
-    callbacks: &mut Callbacks,
-    bad: &mut BadSamples,
-) -> Result<(Evaluation, bool), TrainError> {
+    let mut tally = pass.tally(&program.plans().evaluate);
     let group = pass.group;
     let is_stopped = |request: Option<Request>| matches!(request, Some(Request::Stop(_)));
     let mut sums = Sums::default();
@@ -137,9 +117,9 @@ struct SubmittedBatch {
     samples: u64,
 }
 
-/// Counts the predictions of the batch last submitted, and waits for it; nothing where there are no classes.
+/// Counts the predictions of the batch last submitted, and waits for it; nothing where no logits are needed.
 fn count_last(program: &mut dyn Program, tally: &mut Tally, last: Option<&SubmittedBatch>) -> Result<(), DeviceError> {
-    if let Some(last) = last.filter(|_| tally.counts()) {
+    if let Some(last) = last.filter(|_| tally.reads()) {
         tally.add(&last.labels, &last.indices, &program.store("logits")?);
     }
     Ok(())

@@ -11,7 +11,7 @@ use enmasse_graph::Plan;
 use serde::Serialize;
 
 use crate::confusion::largest;
-use crate::{Confusion, PerClass, TrainError};
+use crate::{Confusion, PerClass, Scores, TrainError};
 
 /// The results of an evaluation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -37,9 +37,21 @@ pub struct Evaluation {
     /// The samples by their true and predicted classes. None for more than 1024 classes, and where none are predicted.
     #[serde(skip)]
     pub confusion: Option<Confusion>,
-    /// The mistakes, the most certain first. None unless [`crate::evaluate_with_mistakes`] was asked for them.
+    /// The mistakes, the most certain first. None unless they were to be [kept](Kept), and where no classes are predicted.
     #[serde(skip)]
     pub mistakes: Option<Vec<Mistake>>,
+    /// The outputs for every sample. None unless they were to be [kept](Kept), and for more than [`Scores::MAX_VALUES`].
+    #[serde(skip)]
+    pub scores: Option<Scores>,
+}
+
+/// What an evaluation keeps of every sample, besides what it counts. Ranks exchange it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// [`Evaluation::mistakes`]: 32 bytes for each sample.
+    pub mistakes: bool,
+    /// [`Evaluation::scores`]: 4 bytes for each output, and 8 for each sample.
+    pub scores: bool,
 }
 
 /// A sample that was predicted as another class than its own.
@@ -57,7 +69,7 @@ pub struct Mistake {
     pub probability_of_truth: f64,
 }
 
-/// The counts of a pass, where classes are predicted.
+/// The counts of a pass, where classes are predicted, and what is kept of every sample.
 pub(crate) struct Tally {
     counts: bool,
     pub per_class: PerClass,
@@ -65,30 +77,40 @@ pub(crate) struct Tally {
     pub confusion: Option<Confusion>,
     /// None unless mistakes are to be listed.
     outcomes: Option<SampleOutcomes>,
+    /// None unless they are to be kept.
+    pub scores: Option<Scores>,
 }
 
 impl Tally {
-    /// Nothing is counted yet of the logits of a plan.
-    pub fn of_plan(plan: &Plan) -> Self {
+    /// Nothing is counted yet of the logits of a plan for `total` samples.
+    pub fn of_plan(plan: &Plan, kept: Kept, total: u64) -> Self {
         let counts = plan.correct.is_some();
         let classes = if counts { plan.classes } else { 0 };
         let confusion = Confusion::new(classes).filter(|_| counts);
-        Tally { counts, per_class: PerClass::new(classes), confusion, outcomes: None }
+        let outcomes = (counts && kept.mistakes).then(|| SampleOutcomes { rows: vec![[0.0; ROW]; total as usize] });
+        let scores = if kept.scores { Scores::new(total, plan.classes) } else { None };
+        Tally { counts, per_class: PerClass::new(classes), confusion, outcomes, scores }
     }
 
-    /// Whether it needs the logits.
+    /// Whether classes are predicted.
     pub fn counts(&self) -> bool {
         self.counts
     }
 
-    /// Also lists the mistakes among `total` samples.
-    pub fn list_mistakes(self, total: u64) -> Self {
-        Tally { outcomes: Some(SampleOutcomes { rows: vec![[0.0; ROW]; total as usize] }), ..self }
+    /// Whether it needs the logits.
+    pub fn reads(&self) -> bool {
+        self.counts || self.scores.is_some()
     }
 
     /// Counts samples by their labels, their numbers in the data set and their logits `[samples, classes]`. Logits without a
     /// label are padding.
     pub fn add(&mut self, labels: &[i32], indices: &[u64], logits: &[f64]) {
+        if let Some(scores) = &mut self.scores {
+            scores.add(labels, indices, logits);
+        }
+        if !self.counts {
+            return;
+        }
         self.per_class.add(labels, logits);
         if let Some(confusion) = &mut self.confusion {
             confusion.add(labels, logits);
@@ -100,6 +122,7 @@ impl Tally {
 
     /// Adds the counts of all ranks.
     pub fn sum_over(&mut self, group: &Group) -> Result<(), TrainError> {
+        self.scores.as_mut().map_or(Ok(()), |scores| scores.sum_over(group))?;
         if !self.counts {
             return Ok(());
         }

@@ -7,12 +7,12 @@ use std::time::Instant;
 use enmasse_comm::Group;
 use enmasse_data::Batch;
 use enmasse_device::{DeviceError, Program, StepInputs, StepMetrics, Ticket};
-use enmasse_graph::{MAX_METRICS, Mode, Phase};
+use enmasse_graph::{MAX_METRICS, Mode, Phase, Plan};
 
 use crate::callback::Callbacks;
 use crate::loaded::LoadedBatch;
 use crate::tally::Tally;
-use crate::{Evaluation, Progress, TrainError};
+use crate::{Evaluation, Kept, Progress, TrainError};
 
 /// The epoch that an evaluation belongs to, for callbacks.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,12 +31,23 @@ pub(crate) struct Pass<'a> {
     pub total: u64,
     pub group: Option<&'a Group>,
     pub position: EpochPosition,
+    kept: Kept,
 }
 
 impl<'a> Pass<'a> {
     /// Begins now.
     pub fn begin(total: u64, group: Option<&'a Group>, position: EpochPosition) -> Self {
-        Pass { began: Instant::now(), total, group, position }
+        Pass { began: Instant::now(), total, group, position, kept: Kept::default() }
+    }
+
+    /// Also keeps this of every sample.
+    pub fn keeping(self, kept: Kept) -> Self {
+        Pass { kept, ..self }
+    }
+
+    /// Nothing is counted yet.
+    pub fn tally(&self, plan: &Plan) -> Tally {
+        Tally::of_plan(plan, self.kept, self.total)
     }
 
     /// How far it is after this many samples of this rank, without losses.
@@ -115,6 +126,7 @@ impl Sums {
             mistakes: tally.mistakes(),
             per_class: tally.per_class,
             confusion: tally.confusion,
+            scores: tally.scores,
         };
         Ok((found, stopped > 0.0))
     }

@@ -21,7 +21,7 @@ use super::trained::HeldWeights;
 use crate::bad_samples::BadSamples;
 use crate::evaluation::{EpochPosition, Pass, evaluate_until, predict};
 use crate::stop::{Request, agree};
-use crate::{Evaluation, Resumed, RunEvent, RunFolder, RunPaths, Task, TestRecord, TrainError, TrainingData};
+use crate::{Evaluation, Kept, Resumed, RunEvent, RunFolder, RunPaths, Task, TestRecord, TrainError, TrainingData};
 
 /// How this rank reads images for evaluation.
 pub struct EvaluationInput {
@@ -47,9 +47,14 @@ impl Trainer<'_> {
     /// once, for any number of ranks, and every rank has the result. A request to stop ends it as
     /// [`TrainError::Interrupted`] on all of them.
     pub fn validate(&mut self, data: &TrainingData) -> Result<Evaluation, TrainError> {
+        self.validate_keeping(data, Kept::default())
+    }
+
+    /// The same, which also keeps something of every sample.
+    pub fn validate_keeping(&mut self, data: &TrainingData, kept: Kept) -> Result<Evaluation, TrainError> {
         self.as_one(|trainer| {
             trainer.hold(HeldWeights::Last)?;
-            match trainer.evaluate_part("validation", &data.validation, data)? {
+            match trainer.evaluate_part("validation", &data.validation, data, kept)? {
                 (_, true) => Err(TrainError::Interrupted),
                 (found, false) => Ok(found),
             }
@@ -77,7 +82,7 @@ impl Trainer<'_> {
     fn try_test(&mut self, data: &TrainingData) -> Result<Evaluation, TrainError> {
         let images = data.test.as_ref().ok_or(TrainError::NoTestPart)?;
         self.hold(HeldWeights::Best)?;
-        let (evaluation, stopped) = self.evaluate_part("test", images, data)?;
+        let (evaluation, stopped) = self.evaluate_part("test", images, data, Kept::default())?;
         let trained = self.trained.as_ref().ok_or(TrainError::NotFitted)?;
         if stopped {
             return Err(match agree(self.callbacks.control.request(), self.group.as_ref())? {
@@ -118,12 +123,13 @@ impl Trainer<'_> {
         part: &str,
         images: &Arc<dyn Dataset>,
         data: &TrainingData,
+        kept: Kept,
     ) -> Result<(Evaluation, bool), TrainError> {
         let task = self.objective.task(&data.classes);
         data.check_labels(task.as_ref(), part, images.as_ref())?;
         let (trained, group) = (self.trained.as_mut().ok_or(TrainError::NotFitted)?, self.group.as_ref());
         let loader = trained.evaluation.loader(images)?;
-        let pass = Pass::begin(images.len() as u64, group, EpochPosition::default());
+        let pass = Pass::begin(images.len() as u64, group, EpochPosition::default()).keeping(kept);
         evaluate_until(trained.program.as_mut(), &loader, &pass, &mut self.callbacks, &mut BadSamples::default())
     }
 }

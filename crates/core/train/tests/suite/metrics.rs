@@ -5,12 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::common::Colours;
+use crate::unreadable::part;
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_data::{DecodePool, EvalLoader, Sharding};
 use enmasse_graph::Tensor;
 use enmasse_train::{
-    Callback, CallbackResult, Classifier, Control, EpochPosition, EpochRecord, MetricName, Preparation, Progress, Stop,
-    StopRequests, TrainConfig, TrainError, Trainer, TrainingData, evaluate,
+    Callback, CallbackResult, Classifier, Control, EpochPosition, EpochRecord, Evaluation, Kept, MetricName,
+    Preparation, Progress, Stop, StopRequests, TrainConfig, TrainError, Trainer, TrainingData, evaluate,
+    evaluate_keeping,
 };
 
 fn net(x: Tensor, classes: usize) -> Tensor {
@@ -121,4 +123,42 @@ fn an_evaluation_measures_the_metrics_of_its_run() {
     let loader = EvalLoader::new(&pool, data.validation.clone(), classifier.transform.clone(), sharding).unwrap();
     let found = evaluate(program.as_mut(), &loader, 17, None, EpochPosition::default(), &mut ()).unwrap();
     assert_eq!(found.metrics, BTreeMap::from([("top2".to_owned(), last.metrics["val_top2"])]));
+}
+
+/// Those of a sample that cannot be read are missing.
+#[test]
+fn every_number_of_ranks_keeps_the_same_scores() {
+    let folder = tempfile::tempdir().unwrap();
+    run(&TrainConfig { epochs: 1, ..config(folder.path()) }, 1, None);
+    let kept_by = |ranks: usize, kept: Kept| -> Vec<Evaluation> {
+        let evaluated = enmasse_launch::spawn(ranks, |group| {
+            let preparation = Preparation::new(&config(folder.path()), data().kind);
+            let classifier = Classifier::open(folder.path(), None, &preparation, &[])?;
+            let mut program = classifier.program(&net, cpu().as_ref(), 4)?;
+            let pool = DecodePool::new(1)?;
+            let sharding = Sharding::one(group.rank(), ranks, 4);
+            let images = part("validation", 17, &[5]);
+            let loader = EvalLoader::new(&pool, images, classifier.transform.clone(), sharding)?.skip_unreadable(true);
+            let position = EpochPosition::default();
+            evaluate_keeping(program.as_mut(), &loader, 17, Some(&group), position, kept, &mut ())
+        });
+        evaluated.unwrap()
+    };
+    let both = Kept { mistakes: true, scores: true };
+    let alone = kept_by(1, both).remove(0);
+    let scores = alone.scores.as_ref().unwrap();
+    assert_eq!(scores.outputs(), alone.per_class.classes().len());
+    let numbers: Vec<usize> = scores.samples().map(|sample| sample.index).collect();
+    assert!(numbers.iter().copied().eq((0..17).filter(|&index| index != 5)), "{numbers:?}");
+    let largest = |logits: &[f32]| (0..logits.len()).rev().max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap();
+    let wrong = scores.samples().filter(|sample| largest(sample.logits) != sample.label).map(|sample| sample.index);
+    let mut listed: Vec<usize> = alone.mistakes.as_ref().unwrap().iter().map(|mistake| mistake.index).collect();
+    listed.sort_unstable();
+    assert_eq!(wrong.collect::<Vec<_>>(), listed);
+    for ranks in [2, 3] {
+        for found in kept_by(ranks, both) {
+            assert_eq!((&found.scores, &found.mistakes), (&alone.scores, &alone.mistakes), "{ranks}");
+        }
+    }
+    assert_eq!(kept_by(2, Kept::default())[1].scores, None);
 }

@@ -9,7 +9,7 @@ use enmasse_graph::{Loss, PerSample, TargetKind, Tensor};
 use enmasse_image::{Image, Normalization};
 use enmasse_train::{
     Augmentation, Balance, Best, Callback, CallbackResult, Checkpoint, Classifier, Control, Direction, DoneRecord,
-    EpochRecord, Flip, Preparation, RunEvent, RunPaths, ScheduleKind, Task, TaskMetric, TrainConfig, Trainer,
+    EpochRecord, Flip, Kept, Preparation, RunEvent, RunPaths, ScheduleKind, Task, TaskMetric, TrainConfig, Trainer,
     TrainingData,
 };
 
@@ -118,6 +118,25 @@ fn fit(config: &TrainConfig, ranks: usize) -> (Vec<EpochRecord>, DoneRecord, Vec
 
 fn last(out: &Path) -> Checkpoint {
     Checkpoint::load(&RunPaths::new(out).last_checkpoint()).unwrap()
+}
+
+#[test]
+fn an_evaluation_without_classes_keeps_the_outputs() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, data) = (TrainConfig { epochs: 1, ..config(&folder.path().join("run")) }, data(49, 17));
+    let found = enmasse_launch::spawn(2, |group| {
+        let mut trainer = Trainer::new(config.clone(), cpu(1)).group(group).task(Greys);
+        trainer.fit("net", &net, &data)?;
+        let kept = trainer.validate_keeping(&data, Kept { mistakes: true, scores: true })?;
+        Ok::<_, enmasse_train::TrainError>((kept, trainer.predict(&data.validation)?))
+    });
+    for (kept, outputs) in found.unwrap() {
+        assert_eq!((kept.accuracy, kept.mistakes), (None, None));
+        let scores = kept.scores.unwrap();
+        let rows: Vec<Vec<f64>> =
+            scores.samples().map(|sample| sample.logits.iter().map(|&output| f64::from(output)).collect()).collect();
+        assert_eq!(rows, outputs);
+    }
 }
 
 /// The mean over the 17 images of what the outputs miss.

@@ -23,7 +23,7 @@ struct Spoiled {
     extra: usize,
 }
 
-fn part(part: &'static str, samples: usize, bad: &[usize]) -> Arc<dyn Dataset> {
+pub fn part(part: &'static str, samples: usize, bad: &[usize]) -> Arc<dyn Dataset> {
     Arc::new(Spoiled { part, colours: Colours(samples), bad: bad.to_vec(), extra: 0 })
 }
 

@@ -8,8 +8,7 @@ use enmasse_data::{DecodePool, EvalLoader, Sharding};
 use enmasse_image::EvalCrop;
 use enmasse_system::files::write_whole;
 use enmasse_train::{
-    EpochPosition, Evaluation, OnBadSample, RunConfig, compare_devices, compare_evaluated, evaluate,
-    evaluate_with_mistakes,
+    EpochPosition, Evaluation, Kept, OnBadSample, RunConfig, compare_devices, compare_evaluated, evaluate_keeping,
 };
 
 use super::EVALUATION;
@@ -102,8 +101,9 @@ impl Task {
         };
         let mut reporter = Reporter::new(audience);
         let position = EpochPosition::default();
-        let evaluate = if shown.mistakes.is_some() { evaluate_with_mistakes } else { evaluate };
-        let found = evaluate(program.as_mut(), &loader, data.len() as u64, group, position, &mut reporter)?;
+        let kept = Kept { mistakes: shown.mistakes.is_some(), scores: false };
+        let total = data.len() as u64;
+        let found = evaluate_keeping(program.as_mut(), &loader, total, group, position, kept, &mut reporter)?;
         if let (true, Some(path)) = (rank.is_first(), &shown.confusion) {
             self.draw(path, &found)?;
         }
