@@ -41,7 +41,7 @@ mod value;
 
 use std::path::PathBuf;
 
-use enmasse_datasets::RemoteOptions;
+use enmasse_datasets::{RemoteOptions, TaskKind};
 use enmasse_graph::optimizers::MOMENTUM;
 use enmasse_graph::range::{ANY, above, above_to, at_least, below, between};
 use enmasse_image::{PaddingMode, Resampling};
@@ -186,8 +186,11 @@ settings! {
         /// Of their paths in a manifest, or of their bytes in Parquet files. Found by its name if there is one: path, file, filename, image, image_path and alike.
         path_column: Option<String> = None => "found by its name", "NAME", ANY, Fixed;
         /// Column of classes in a table
-        /// Of a manifest or Parquet files, or the field in the .json files of WebDataset. Found by its name if there is one: label, class, target, category and alike.
+        /// Of a manifest or Parquet files, or the field in the .json files of WebDataset; of labels or numbers, too, and several separated by commas. Found by its name if there is one: label, class, target, category and alike.
         label_column: Option<String> = None => "found by its name", "NAME", ANY, Fixed;
+        /// What to predict of an image
+        /// "classification" is one class, "multi-label" any number of labels, and "regression" one number or several. Labels and numbers are in tables: a manifest or Parquet files.
+        task: Option<TaskKind> = None => "found from the table's columns", "TASK", ANY, Fixed;
         /// Where the paths in a manifest begin
         /// The folder that relative paths are relative to.
         manifest_root: Option<PathBuf> = None => "the manifest's folder", "DIR", ANY, Run;

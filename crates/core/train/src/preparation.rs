@@ -163,6 +163,7 @@ impl TrainConfig {
             label_pattern: self.label_pattern.clone(),
             path_column: self.path_column.clone(),
             label_column: self.label_column.clone(),
+            task: self.task,
             manifest_root: self.manifest_root.clone(),
             remote: self.remote(),
             ..OpenOptions::default()

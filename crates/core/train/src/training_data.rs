@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use enmasse_comm::ComparedText;
 use enmasse_data::{AHEAD_BYTES, DataError, Dataset, DecodePool};
-use enmasse_datasets::{DataKind, DataLayout, DataWarning, Folder, LeftOut, OpenOptions, Split, folder_of};
+use enmasse_datasets::{DataKind, DataLayout, DataWarning, Folder, LeftOut, OpenOptions, Split, TaskKind, folder_of};
 use enmasse_image::TrainTransform;
 use serde::Deserialize;
 
@@ -24,7 +24,9 @@ pub struct TrainingData {
     pub validation: Arc<dyn Dataset>,
     /// The test part, if there is one besides the validation part. It is evaluated once, at the end of training.
     pub test: Option<Arc<dyn Dataset>>,
-    /// Names of the classes, by label.
+    /// What is known of each image: one class, or the labels or numbers that [`Dataset::targets`] gives.
+    pub task: TaskKind,
+    /// Names of the classes by label, of all labels, or of an image's numbers.
     pub classes: Vec<String>,
     /// The kind of images. Size, constants and augmentation follow from it unless the configuration overrides them.
     pub kind: DataKind,
@@ -44,26 +46,38 @@ pub struct TrainingData {
 
 /// The files of each part, relative to the data's folder, as [`Split`] writes them. A resumed run reads them back instead of
 /// splitting again.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct SplitRecord {
-    /// Names of the classes, by label.
+    /// What is known of each image.
+    #[serde(default)]
+    pub task: TaskKind,
+    /// Names of the classes by label, of all labels, or of an image's numbers.
     pub classes: Vec<String>,
     /// Files to train on.
     pub train: Vec<String>,
     /// Their labels, unless these are the names of their last folders.
     #[serde(default)]
     pub train_labels: Option<Vec<u32>>,
+    /// The labels that each has, or its numbers, unless it has one class.
+    #[serde(default)]
+    pub train_targets: Option<Vec<Vec<f32>>>,
     /// Files to validate on.
     pub validation: Vec<String>,
     /// Their labels, unless these are the names of their last folders.
     #[serde(default)]
     pub validation_labels: Option<Vec<u32>>,
+    /// The labels that each has, or its numbers, unless it has one class.
+    #[serde(default)]
+    pub validation_targets: Option<Vec<Vec<f32>>>,
     /// Files of the test part, if the run has one.
     #[serde(default)]
     pub test: Option<Vec<String>>,
     /// Their labels, unless these are the names of their last folders.
     #[serde(default)]
     pub test_labels: Option<Vec<u32>>,
+    /// The labels that each has, or its numbers, unless it has one class.
+    #[serde(default)]
+    pub test_targets: Option<Vec<Vec<f32>>>,
 }
 
 impl TrainingData {
@@ -80,6 +94,7 @@ impl TrainingData {
             train,
             validation,
             test: None,
+            task: TaskKind::Classification,
             classes,
             kind: DataKind::Folder,
             layout: DataLayout::ClassFolders,
@@ -107,6 +122,7 @@ impl TrainingData {
         let opened = enmasse_datasets::open(root, options)?;
         Ok(TrainingData {
             kind: opened.kind,
+            task: opened.task,
             layout: opened.layout,
             has_parts: opened.has_parts,
             left_out: opened.split.as_ref().map(Split::left_out).unwrap_or_default(),
@@ -120,19 +136,23 @@ impl TrainingData {
     /// The same files as in an earlier run.
     pub fn from_record(root: &Path, record: SplitRecord, options: &OpenOptions) -> Result<Self, TrainError> {
         let (is_manifest, root) = (root.is_file(), folder_of(root, options));
-        let part = |files, labels| Folder::from_lists(&root, record.classes.clone(), files, labels);
-        let (train, val) =
-            (part(record.train, record.train_labels)?, part(record.validation, record.validation_labels)?);
-        let test = record.test.map(|files| part(files, record.test_labels)).transpose()?;
+        let (task, classes) = (record.task, record.classes);
+        let part = |files, labels, targets: Option<Vec<Vec<f32>>>| match task {
+            TaskKind::Classification => Folder::from_lists(&root, classes.clone(), files, labels),
+            _ => Folder::from_targets(&root, task, classes.clone(), files, &targets.unwrap_or_default()),
+        };
+        let train = part(record.train, record.train_labels, record.train_targets)?;
+        let val = part(record.validation, record.validation_labels, record.validation_targets)?;
+        let test = record.test.map(|files| part(files, record.test_labels, record.test_targets)).transpose()?;
         let split = Split { train, val, test }.read_with(options.reading);
-        let mut parts = Self::of_classes(record.classes, Arc::new(split.train.clone()), Arc::new(split.val.clone()));
+        let mut parts = Self::of_classes(classes, Arc::new(split.train.clone()), Arc::new(split.val.clone()));
         parts.test = split.test.clone().map(|test| Arc::new(test) as Arc<dyn Dataset>);
         let layout = match &options.label_pattern {
             Some(_) => DataLayout::NamedImages,
             None if is_manifest => DataLayout::Manifest,
             None => DataLayout::ClassFolders,
         };
-        Ok(TrainingData { split: Some(split), layout, ..parts })
+        Ok(TrainingData { task, split: Some(split), layout, ..parts })
     }
 
     /// The parts with their names: `training`, `validation` and, if there is one, `test`.
@@ -141,10 +161,24 @@ impl TrainingData {
         [("training", &self.train), ("validation", &self.validation)].into_iter().chain(test)
     }
 
-    /// The number of samples of each class in one of the parts.
+    /// The number of samples of each class, or with each label, in one of the parts. Of numbers it is the number of all samples.
     pub fn class_counts(&self, part: &dyn Dataset) -> Vec<usize> {
         let mut counts = vec![0; self.classes.len()];
         for index in 0..part.len() {
+            match self.task {
+                TaskKind::Classification => {}
+                TaskKind::MultiLabel => {
+                    counts
+                        .iter_mut()
+                        .zip(part.targets(index))
+                        .for_each(|(count, label)| *count += usize::from(label > 0.0));
+                    continue;
+                }
+                TaskKind::Regression => {
+                    counts.iter_mut().for_each(|count| *count += 1);
+                    continue;
+                }
+            }
             // A label beyond the classes is an error of the data set, which its first batch reports.
             if let Some(count) = counts.get_mut(part.label(index)) {
                 *count += 1;
@@ -153,12 +187,13 @@ impl TrainingData {
         counts
     }
 
-    /// Whether one class has more than three times as many images for training as another.
+    /// Whether one class has more than three times as many images for training as another. Labels may be as rare as they are.
     pub fn is_unbalanced(&self) -> bool {
-        differ(self.class_counts(self.train.as_ref()).into_iter().map(|count| count as u64))
+        self.task == TaskKind::Classification
+            && differ(self.class_counts(self.train.as_ref()).into_iter().map(|count| count as u64))
     }
 
-    /// The classes without an image in the validation part, which nothing evaluates.
+    /// The classes or labels without an image in the validation part, which nothing evaluates.
     pub fn unvalidated_classes(&self) -> Vec<&str> {
         let classes = self.class_counts(self.validation.as_ref()).into_iter().zip(&self.classes);
         classes.filter(|(count, _)| *count == 0).map(|(_, class)| class.as_str()).collect()

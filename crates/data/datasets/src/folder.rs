@@ -10,10 +10,11 @@ use enmasse_image::decode::{self, MAX_FILE_BYTES, ReadOptions};
 use enmasse_image::{Image, ImageFormat, ImageRegion, RegionRequest};
 use enmasse_system::files::append_regular;
 
-use crate::LeftOut;
 use crate::file_list::FileList;
 use crate::reading::reading_bytes;
 use crate::scan::{folders, images_below};
+use crate::targets::Targets;
+use crate::{LeftOut, TaskKind};
 
 /// Labelled image files, or a part of them.
 #[derive(Clone, Debug)]
@@ -22,6 +23,8 @@ pub struct Folder {
     classes: Vec<String>,
     /// Paths relative to `root`. Shared, since lists of a million files are cloned with the folder.
     files: Arc<FileList>,
+    /// What is known of each image, unless that is its class. Parallel to `files`, whose labels are 0 then.
+    targets: Option<Arc<Targets>>,
     options: ReadOptions,
     left_out: LeftOut,
 }
@@ -54,7 +57,13 @@ impl Folder {
     /// The given files, with paths relative to `root` and labels below the number of classes.
     pub(crate) fn of_files(root: &Path, classes: Vec<String>, files: FileList) -> Self {
         let (options, left_out) = (ReadOptions::default(), LeftOut::default());
-        Folder { root: root.to_owned(), classes, files: Arc::new(files.shrink()), options, left_out }
+        Folder { root: root.to_owned(), classes, files: Arc::new(files.shrink()), targets: None, options, left_out }
+    }
+
+    /// The same files with labels or numbers, which `classes` names.
+    pub(crate) fn with_targets(self, targets: Targets) -> Self {
+        debug_assert_eq!((targets.len(), targets.count()), (self.files.len(), self.classes.len()));
+        Folder { targets: Some(Arc::new(targets.shrink())), ..self }
     }
 
     /// A data set from a stored list of relative paths, and of their labels if these are not the names of the paths' last
@@ -80,6 +89,38 @@ impl Folder {
             list.push(file, label);
         }
         Ok(Self::of_files(root, classes, list))
+    }
+
+    /// A data set from a stored list of relative paths and of what is known of each: the labels that it has, as places in
+    /// `classes`, or as many numbers as `classes` names.
+    pub fn from_targets(
+        root: impl AsRef<Path>,
+        task: TaskKind,
+        classes: Vec<String>,
+        files: Vec<String>,
+        targets: &[Vec<f32>],
+    ) -> Result<Self, DataError> {
+        let root = root.as_ref();
+        let count = classes.len();
+        let Some(mut own) = Targets::of_task(task, count).filter(|_| files.len() == targets.len()) else {
+            let problem = format!(
+                "the list of its files has {} entries, and that of {} {}",
+                files.len(),
+                task.known(),
+                targets.len()
+            );
+            return Err(DataError::layout(root, problem));
+        };
+        let mut list = FileList::default();
+        for (file, values) in files.iter().zip(targets) {
+            let pushed = match task {
+                TaskKind::MultiLabel => multi_hot(values, count).and_then(|vector| own.push(&vector)),
+                TaskKind::Regression | TaskKind::Classification => own.push(values),
+            };
+            pushed.map_err(|problem| DataError::layout(root.join(file), problem))?;
+            list.push(file, 0);
+        }
+        Ok(Self::of_files(root, classes, list).with_targets(own))
     }
 
     /// How the files become RGB pixels.
@@ -138,7 +179,12 @@ impl Folder {
 
     /// The samples for which `keep` returns true, in the same order.
     pub(crate) fn part(&self, keep: impl Fn(usize) -> bool) -> Folder {
-        Folder { files: Arc::new(self.files.part(keep)), ..self.clone() }
+        let targets = self.targets.as_ref().map(|targets| Arc::new(targets.part(&keep)));
+        Folder { files: Arc::new(self.files.part(keep)), targets, ..self.clone() }
+    }
+
+    pub(crate) fn own_targets(&self) -> Option<&Targets> {
+        self.targets.as_deref()
     }
 }
 
@@ -153,6 +199,10 @@ impl Dataset for Folder {
 
     fn read(&self, index: usize) -> Result<Image, DataError> {
         Ok(decode::open(self.path(index), self.options)?)
+    }
+
+    fn targets(&self, index: usize) -> Vec<f32> {
+        self.targets.as_ref().map(|targets| targets.vector(index)).unwrap_or_default()
     }
 
     fn locality(&self) -> Option<&dyn Locality> {
@@ -188,6 +238,16 @@ impl Locality for Folder {
     fn reading_bytes(&self) -> usize {
         reading_bytes(self, |index| Some(fs::metadata(self.path(index)).ok()?.len() as usize))
     }
+}
+
+/// The vector of zeros and ones with these labels, of `count`. The problem is the end of a sentence about the sample.
+fn multi_hot(labels: &[f32], count: usize) -> Result<Vec<f32>, String> {
+    let mut vector = vec![0.0; count];
+    for label in labels {
+        let place = vector.get_mut(*label as usize).filter(|_| label.fract() == 0.0 && *label >= 0.0);
+        *place.ok_or_else(|| format!("its label {label} is not among the {count} listed ones"))? = 1.0;
+    }
+    Ok(vector)
 }
 
 /// The name of the folder that a file lies in.

@@ -41,6 +41,7 @@ pub mod shapes;
 mod shards;
 mod split;
 mod storage;
+mod targets;
 mod warning;
 
 pub use folder::Folder;
@@ -57,6 +58,7 @@ pub use relabel::relabel;
 pub use scan::{Entered, LINK_ABOVE, is_clutter, list_images};
 pub use split::{Split, SplitKind};
 pub use storage::Container;
+pub use targets::TaskKind;
 pub use warning::DataWarning;
 
 /// How objects on servers are read.

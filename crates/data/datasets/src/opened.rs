@@ -7,7 +7,7 @@ use enmasse_data::Dataset;
 use enmasse_image::decode::ReadOptions;
 use enmasse_remote::RemoteOptions;
 
-use crate::{DataKind, DataLayout, DataWarning, LeftOut, Split, SplitKind};
+use crate::{DataKind, DataLayout, DataWarning, LeftOut, Split, SplitKind, TaskKind};
 
 /// How [`crate::open()`] reads data that are not one of the known sets.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,8 +24,11 @@ pub struct OpenOptions {
     pub label_pattern: Option<String>,
     /// The column of a manifest that has the paths of images, or of a Parquet file that has their bytes. `None` finds it by its name.
     pub path_column: Option<String>,
-    /// The column of a manifest or a Parquet file that has the classes. `None` finds it by its name.
+    /// The column of a manifest or a Parquet file that has the classes, labels or numbers; several of them separated by commas.
+    /// `None` finds it by its name.
     pub label_column: Option<String>,
+    /// What a model is to predict. `None` finds it from the data.
+    pub task: Option<TaskKind>,
     /// The folder from which relative paths of a manifest begin. `None` is that of the manifest.
     pub manifest_root: Option<PathBuf>,
     /// How objects on servers are read.
@@ -42,6 +45,7 @@ impl Default for OpenOptions {
             label_pattern: None,
             path_column: None,
             label_column: None,
+            task: None,
             manifest_root: None,
             remote: RemoteOptions::default(),
         }
@@ -53,6 +57,8 @@ impl Default for OpenOptions {
 pub struct OpenData {
     /// The kind of data set.
     pub kind: DataKind,
+    /// What a model is to predict of its images. If that is not one class, [`Dataset::targets`] has it, and labels are 0.
+    pub task: TaskKind,
     /// How it lies in files.
     pub layout: DataLayout,
     /// The folder that contains its files: the given one, or one inside it. Of a manifest its path.
@@ -63,7 +69,7 @@ pub struct OpenData {
     pub validation: Arc<dyn Dataset>,
     /// The test part, if the data have one besides the validation part.
     pub test: Option<Arc<dyn Dataset>>,
-    /// Names of the classes, by label.
+    /// Names of the classes by label, of all labels, or of a sample's numbers.
     pub classes: Vec<String>,
     /// Whether the validation part is the data's own; otherwise it was sampled from the training part.
     pub has_parts: bool,
@@ -78,9 +84,11 @@ pub struct OpenData {
 pub struct WholeData {
     /// The kind of data set.
     pub kind: DataKind,
+    /// What a model is to predict of its images: see [`OpenData::task`].
+    pub task: TaskKind,
     /// All of it, or the part that it holds out itself.
     pub dataset: Arc<dyn Dataset>,
-    /// Names of the classes, by label.
+    /// Names of the classes by label, of all labels, or of a sample's numbers.
     pub classes: Vec<String>,
     /// Whether the data set is only the part that the data hold out.
     pub is_held_out: bool,

@@ -1,4 +1,4 @@
-//! A data set labelled by another list of classes, such as a trained model's.
+//! A data set labelled by another list of classes or labels, such as a trained model's.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,33 +6,47 @@ use std::sync::Arc;
 use enmasse_data::{DataError, Dataset, Extent, Locality};
 use enmasse_image::{Image, ImageRegion, RegionRequest};
 
+use crate::TaskKind;
 use crate::open::is_same_class;
 
-/// Labels the images of `dataset`, which was opened at `root` and has the classes `own`, by `classes`, which must contain all
-/// of them.
+/// Labels the images of `dataset`, which was opened at `root` for `task` and has the classes or labels `own`, by `classes`, which
+/// must contain all of them. Numbers must be as many; several are found by their names.
 pub fn relabel(
     dataset: Arc<dyn Dataset>,
     root: &Path,
+    task: TaskKind,
     own: &[String],
     classes: &[String],
 ) -> Result<Arc<dyn Dataset>, DataError> {
-    if own == classes {
+    if own == classes || (task == TaskKind::Regression && (own.len(), classes.len()) == (1, 1)) {
         return Ok(dataset);
+    }
+    if task == TaskKind::Regression && own.len() != classes.len() {
+        let problem = format!("it has {} numbers of each image, and {} are expected", own.len(), classes.len());
+        return Err(DataError::layout(root, problem));
     }
     let label = |class: &String| {
         let exact = classes.iter().position(|known| known == class);
         exact.or_else(|| classes.iter().position(|known| is_same_class(known, class))).ok_or_else(|| {
-            DataError::layout(root, format!("the class {class:?} is not among the {} expected ones", classes.len()))
+            let what = match task {
+                TaskKind::Classification => "class",
+                TaskKind::MultiLabel => "label",
+                TaskKind::Regression => "number",
+            };
+            DataError::layout(root, format!("the {what} {class:?} is not among the {} expected ones", classes.len()))
         })
     };
     let labels = own.iter().map(label).collect::<Result<_, _>>()?;
-    Ok(Arc::new(Relabelled { dataset, labels }))
+    Ok(Arc::new(Relabelled { dataset, task, labels, count: classes.len() }))
 }
 
 struct Relabelled {
     dataset: Arc<dyn Dataset>,
+    task: TaskKind,
     /// The new label for each of the data set's own.
     labels: Vec<usize>,
+    /// The number of new labels.
+    count: usize,
 }
 
 /// Everything but labels is the data set's own.
@@ -42,7 +56,10 @@ impl Dataset for Relabelled {
     }
 
     fn label(&self, index: usize) -> usize {
-        self.labels[self.dataset.label(index)]
+        match self.task {
+            TaskKind::Classification => self.labels[self.dataset.label(index)],
+            TaskKind::MultiLabel | TaskKind::Regression => self.dataset.label(index),
+        }
     }
 
     fn read(&self, index: usize) -> Result<Image, DataError> {
@@ -50,7 +67,13 @@ impl Dataset for Relabelled {
     }
 
     fn targets(&self, index: usize) -> Vec<f32> {
-        self.dataset.targets(index)
+        let own = self.dataset.targets(index);
+        if self.task == TaskKind::Classification {
+            return own;
+        }
+        let mut targets = vec![0.0; self.count];
+        self.labels.iter().zip(own).for_each(|(&label, value)| targets[label] = value);
+        targets
     }
 
     fn locality(&self) -> Option<&dyn Locality> {

@@ -13,7 +13,8 @@ use enmasse_tensor::RandomStream;
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::{DataLayout, DataWarning, Folder, LeftOut};
+use crate::targets::Targets;
+use crate::{DataLayout, DataWarning, Folder, LeftOut, TaskKind};
 
 /// Whose random draw decides which images of a folder are for validation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +57,8 @@ impl Split {
 }
 
 /// The lists of all parts, as a run keeps them: `classes`, `train`, `validation` and, if there is one, `test`; and the labels of
-/// a part unless each image's last folder has the name of its class. Nothing is copied for it.
+/// a part unless each image's last folder has the name of its class. Of images with several labels, or with numbers, it is the
+/// task and the list of each image's. Nothing is copied for it.
 impl Serialize for Split {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         struct Files<'a>(&'a Folder);
@@ -65,14 +67,22 @@ impl Serialize for Split {
                 serializer.collect_seq(self.0.files())
             }
         }
-        let parts = [("train", "train_labels", &self.train), ("validation", "validation_labels", &self.val)];
-        let test = self.test.iter().map(|test| ("test", "test_labels", test));
-        let mut split = serializer.serialize_struct("Split", 7)?;
+        let parts = [
+            ("train", "train_labels", "train_targets", &self.train),
+            ("validation", "validation_labels", "validation_targets", &self.val),
+        ];
+        let test = self.test.iter().map(|test| ("test", "test_labels", "test_targets", test));
+        let mut split = serializer.serialize_struct("Split", 8)?;
+        if self.train.task() != TaskKind::Classification {
+            split.serialize_field("task", &self.train.task())?;
+        }
         split.serialize_field("classes", self.train.classes())?;
-        for (files, labels, part) in parts.into_iter().chain(test) {
+        for (files, labels, targets, part) in parts.into_iter().chain(test) {
             split.serialize_field(files, &Files(part))?;
-            if !part.is_labelled_by_folders() {
-                split.serialize_field(labels, part.labels())?;
+            match part.own_targets() {
+                Some(own) => split.serialize_field(targets, own)?,
+                None if part.is_labelled_by_folders() => {}
+                None => split.serialize_field(labels, part.labels())?,
             }
         }
         split.end()
@@ -81,8 +91,18 @@ impl Serialize for Split {
 
 /// A data set of which a part can be taken.
 pub(crate) trait Divide: Dataset + Clone {
-    /// Names of the classes, by label.
+    /// Names of the classes by label, of all labels, or of a sample's numbers.
     fn classes(&self) -> &[String];
+
+    /// The labels or numbers of the samples; `None` if each has one class.
+    fn own_targets(&self) -> Option<&Targets> {
+        None
+    }
+
+    /// What a model is to predict of a sample.
+    fn task(&self) -> TaskKind {
+        self.own_targets().map_or(TaskKind::Classification, Targets::task)
+    }
 
     /// The samples for which `keep` returns true, in the same order.
     fn part(&self, keep: impl Fn(usize) -> bool) -> Self;
@@ -114,6 +134,10 @@ pub(crate) trait Divide: Dataset + Clone {
 impl Divide for Folder {
     fn classes(&self) -> &[String] {
         self.classes()
+    }
+
+    fn own_targets(&self) -> Option<&Targets> {
+        self.own_targets()
     }
 
     fn part(&self, keep: impl Fn(usize) -> bool) -> Self {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use enmasse_datasets::TaskKind;
 use enmasse_graph::range::Range;
 use enmasse_graph::{OptimizerKind, Precision};
 use enmasse_system::files::expand_home;
@@ -479,6 +480,25 @@ impl SettingValue for OptimizerKind {
     fn parse(text: &str) -> Result<Self, String> {
         let kind = OptimizerKind::ALL.iter().chain([&OptimizerKind::Own]).find(|kind| kind.name() == text);
         kind.copied().ok_or_else(|| format!("must be {}", OptimizerKind::NAMES.join(" or ")))
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+}
+
+impl SettingValue for TaskKind {
+    const KIND: SettingKind = SettingKind::Choice(&[
+        TaskKind::Classification.name(),
+        TaskKind::MultiLabel.name(),
+        TaskKind::Regression.name(),
+    ]);
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "multilabel" | "multi_label" => Ok(TaskKind::MultiLabel),
+            _ => text.parse(),
+        }
     }
 
     fn text(&self) -> Option<String> {

@@ -8,7 +8,7 @@ use enmasse_data::{DataError, Dataset};
 use super::class_folders;
 use super::nothing::find_manifest;
 use crate::split::{Divide, Scanned, draw_as_python, draw_seeded};
-use crate::{DataKind, LeftOut, OpenData, OpenOptions, Split, SplitKind, WholeData};
+use crate::{DataKind, LeftOut, OpenData, OpenOptions, Split, SplitKind, TaskKind, WholeData};
 
 /// A data set of any format.
 pub(super) trait Found {
@@ -28,6 +28,7 @@ impl Found for OpenData {
     fn whole(self: Box<Self>, _: &OpenOptions) -> Result<WholeData, DataError> {
         Ok(WholeData {
             kind: self.kind,
+            task: self.task,
             dataset: self.validation,
             classes: self.classes,
             is_held_out: true,
@@ -45,6 +46,7 @@ impl<S: Divide + 'static> Found for Scanned<S> {
         let Parts { train, validation, test, sampled } = divide(*self, options)?;
         Ok(OpenData {
             kind: DataKind::Folder,
+            task: train.task(),
             layout,
             folder,
             classes: train.classes().to_vec(),
@@ -68,6 +70,7 @@ impl<S: Divide + 'static> Found for Scanned<S> {
         let dataset = self.held_out.unwrap_or(self.train).read_with(options.reading);
         Ok(WholeData {
             kind: DataKind::Folder,
+            task: dataset.task(),
             classes: dataset.classes().to_vec(),
             left_out: dataset.left_out(),
             dataset: Arc::new(dataset),
@@ -87,7 +90,7 @@ struct Parts<S> {
     sampled: bool,
 }
 
-/// The parts; that for validation is sampled if need be. Fails with fewer than two classes, or if
+/// The parts; that for validation is sampled if need be. Fails with fewer than two classes, where images have one, or if
 /// nothing would be left for validation.
 fn divide<S: Divide>(scanned: Scanned<S>, options: &OpenOptions) -> Result<Parts<S>, DataError> {
     let (root, sampled) = (scanned.folder.as_path(), scanned.held_out.is_none());
@@ -97,7 +100,7 @@ fn divide<S: Divide>(scanned: Scanned<S>, options: &OpenOptions) -> Result<Parts
         (None, SplitKind::Seeded) => draw_seeded(&scanned.train, seed, fraction)?,
         (None, SplitKind::Python) => draw_as_python(&scanned.train, seed, fraction)?,
     };
-    if let [only] = train.classes() {
+    if let ([only], TaskKind::Classification) = (train.classes(), train.task()) {
         let inside = root.join(only);
         let hint = match find_manifest(root) {
             _ if inside.is_dir() && class_folders::scan(&inside).is_ok() => {
@@ -111,7 +114,8 @@ fn divide<S: Divide>(scanned: Scanned<S>, options: &OpenOptions) -> Result<Parts
     }
     if validation.len() == 0 {
         let problem = format!(
-            "too few images per class to hold out {fraction} of them for validation; add images, or a validation part of its own"
+            "too few images{} to hold out {fraction} of them for validation; add images, or a validation part of its own",
+            if train.task() == TaskKind::Classification { " per class" } else { "" }
         );
         return Err(DataError::layout(root, problem));
     }

@@ -8,7 +8,7 @@ use enmasse_data::DataError;
 use super::Format;
 use super::source::Source;
 use crate::packed::Packed;
-use crate::{DataKind, DataLayout, OpenData, cifar, idx};
+use crate::{DataKind, DataLayout, OpenData, TaskKind, cifar, idx};
 
 pub(super) const FORMAT: Format = Format {
     extensions: &[],
@@ -183,6 +183,7 @@ fn open(source: &Source) -> Result<OpenData, DataError> {
     let (kind, train, validation) = layout.read(folder)?;
     Ok(OpenData {
         kind,
+        task: TaskKind::Classification,
         layout: DataLayout::Known(kind),
         folder: folder.clone(),
         classes: train.classes().to_vec(),

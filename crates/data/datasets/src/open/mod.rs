@@ -25,7 +25,7 @@ use enmasse_data::DataError;
 use enmasse_remote::is_remote;
 
 use crate::scan::has_extension;
-use crate::{OpenData, OpenOptions, Unlabelled, WholeData};
+use crate::{DataLayout, OpenData, OpenOptions, TaskKind, Unlabelled, WholeData};
 use found::Found;
 pub(crate) use imagenet::is_same_class;
 pub use kaggle::tables_above;
@@ -70,6 +70,7 @@ const FORMATS: [Format; 8] = [
 pub fn open(root: &Path, options: &OpenOptions) -> Result<OpenData, DataError> {
     let source = Source::of(root, options)?;
     let mut data = find(&source)?.in_parts(options)?;
+    check_task(root, options, data.task, data.layout)?;
     data.warnings.extend(source.storage.warnings());
     Ok(data)
 }
@@ -79,8 +80,20 @@ pub fn open(root: &Path, options: &OpenOptions) -> Result<OpenData, DataError> {
 pub fn open_whole(root: &Path, options: &OpenOptions) -> Result<WholeData, DataError> {
     let source = Source::of(root, options)?;
     let mut data = find(&source)?.whole(options)?;
+    check_task(root, options, data.task, data.layout)?;
     data.warnings.extend(source.storage.warnings());
     Ok(data)
+}
+
+/// Fails if another task was asked for than the data can have.
+fn check_task(root: &Path, options: &OpenOptions, found: TaskKind, layout: DataLayout) -> Result<(), DataError> {
+    let Some(asked) = options.task.filter(|asked| *asked != found) else { return Ok(()) };
+    let remedy = match layout {
+        DataLayout::PackedFile => "pack the data again with that task",
+        _ => "name a table of images (.csv, .tsv, .jsonl, .parquet) that has them",
+    };
+    let problem = format!("it has {} of each image, not {} for --task {asked}; {remedy}", found.known(), asked.known());
+    Err(DataError::layout(root, problem))
 }
 
 fn find(source: &Source) -> Result<Box<dyn Found>, DataError> {

@@ -24,7 +24,7 @@ use enmasse_system::files::open_regular;
 
 use crate::reading::{read_whole, reading_bytes};
 use crate::storage::Container;
-use crate::{DataLayout, OpenData};
+use crate::{DataLayout, OpenData, TaskKind};
 use header::{Header, Images, LABEL, MAGIC, Metadata, OFFSET};
 use record::{HEAD, RecordLocation};
 
@@ -75,6 +75,7 @@ pub(crate) fn open(container: Container, reading: ReadOptions) -> Result<OpenDat
         (open(TRAINING, train), open(VALIDATION, validation), test.map(|test| open(TEST, test)));
     Ok(OpenData {
         kind: file.metadata.kind,
+        task: TaskKind::Classification,
         layout: DataLayout::PackedFile,
         folder: path,
         classes: file.metadata.classes.clone(),

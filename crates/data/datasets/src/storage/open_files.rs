@@ -42,6 +42,7 @@ impl OpenFiles {
         }
         for index in 0..samples.len() {
             hasher.update(format!("\n{} {}", samples.label(index), samples.name(index)).as_bytes());
+            samples.targets(index).iter().for_each(|value| _ = hasher.update(&value.to_le_bytes()));
         }
         Some(hasher.finalize().to_hex().to_string())
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use enmasse_data::{Dataset, Locality};
-use enmasse_datasets::{Folder, LeftOut, OpenOptions, Split, SplitKind, list_images, open, relabel};
+use enmasse_datasets::{Folder, LeftOut, OpenOptions, Split, SplitKind, TaskKind, list_images, open, relabel};
 use rustix::fs::{CWD, Mode, mkfifoat};
 
 /// Creates empty files; a path that ends in `/` is a folder.
@@ -320,7 +320,7 @@ fn relabels_by_another_list() {
         let known: Vec<String> = known.iter().map(|&name| name.to_owned()).collect();
         let folder = Folder::scan(root.path()).unwrap();
         let own = folder.classes().to_vec();
-        let relabelled = relabel(Arc::new(folder), root.path(), &own, &known);
+        let relabelled = relabel(Arc::new(folder), root.path(), TaskKind::Classification, &own, &known);
         match (relabelled, expected) {
             (Ok(found), Ok(expected)) => {
                 assert_eq!((0..found.len()).map(|index| found.label(index)).collect::<Vec<_>>(), expected);

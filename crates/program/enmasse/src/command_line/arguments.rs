@@ -17,7 +17,7 @@ pub const ONE_DEVICE: &[(&str, &str)] =
     &[("devices", "auto: one GPU, otherwise cpu:1"), ("threads", "one for each core")];
 
 /// The settings that say where classes are found, for commands that open data as `train` does.
-pub const SOURCE: &str = "label_pattern path_column label_column manifest_root cache_dir cache_limit";
+pub const SOURCE: &str = "label_pattern path_column label_column task manifest_root cache_dir cache_limit";
 
 /// Tells a rank that another process of this program has decided its flags.
 pub const DECIDED: &str = "decided";

@@ -29,7 +29,7 @@ use crate::ranks::launched::Launched;
 /// Settings that apply to evaluation.
 const EVALUATION: &str = "\
     model prefix size channels mean std interpolation crop_pct batch devices ranks threads loader_threads precision isa \
-    exact convert_rgb exif_transpose on_bad_sample label_pattern path_column label_column \
+    exact convert_rgb exif_transpose on_bad_sample label_pattern path_column label_column task \
     manifest_root cache_dir cache_limit stage metrics timeout heartbeat json";
 
 /// The name of [`test_command`].

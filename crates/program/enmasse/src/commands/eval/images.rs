@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use enmasse_data::Dataset;
 use enmasse_datasets::{
-    DataKind, DataLayout, DataWarning, LeftOut, OpenOptions, WholeData, holds_known_set, is_packed, open_whole, relabel,
+    DataKind, DataLayout, DataWarning, LeftOut, OpenOptions, TaskKind, WholeData, holds_known_set, is_packed,
+    open_whole, relabel,
 };
 use enmasse_train::{RunConfig, RunPaths, SplitRecord, TrainingData};
 use enmasse_wording::counted;
@@ -103,13 +104,13 @@ impl ImageSelection {
     /// Opens the images at `root`, which may be a copy, with the classes of the weights as their labels.
     pub fn open(&self, weights: &Weights, root: &Path) -> Result<Found, Failure> {
         if self.form == Form::Other && self.part == Part::Whole {
-            let WholeData { dataset, classes, kind, layout, is_held_out, left_out, warnings } =
+            let WholeData { dataset, task, classes, kind, layout, is_held_out, left_out, warnings } =
                 open_whole(root, &self.options).map_err(Failure::error)?;
             let part = if is_held_out { Part::Test } else { Part::Whole };
-            let data = label_as(weights, dataset, &classes, root)?;
+            let data = label_as(weights, dataset, task, &classes, root)?;
             return Ok(Found { part, data, classes, kind, layout, left_out, warnings });
         }
-        let TrainingData { validation, test, classes, kind, layout, left_out, warnings, .. } = match self.form {
+        let TrainingData { validation, test, task, classes, kind, layout, left_out, warnings, .. } = match self.form {
             Form::Packed | Form::Known => TrainingData::open(root, &self.options)?,
             Form::Other if self.part == Part::Test => self.with_test(weights, root)?,
             Form::Other => self.in_parts(weights, root)?,
@@ -121,7 +122,7 @@ impl ImageSelection {
         };
         let data = match (self.form, part) {
             (Form::Packed | Form::Known, _) => check_classes(weights, &classes, root).map(|()| data)?,
-            (Form::Other, Part::Test) => label_as(weights, data, &classes, root)?,
+            (Form::Other, Part::Test) => label_as(weights, data, task, &classes, root)?,
             // The run's own data have its classes.
             (Form::Other, _) => data,
         };
@@ -186,12 +187,13 @@ fn no_test_part(root: &Path) -> Failure {
 fn label_as(
     weights: &Weights,
     dataset: Arc<dyn Dataset>,
+    task: TaskKind,
     classes: &[String],
     root: &Path,
 ) -> Result<Arc<dyn Dataset>, Failure> {
     let (found, known) = (classes.len(), weights.classifier.classes.len());
     match weights.is_bare {
-        false => relabel(dataset, root, classes, &weights.classifier.classes).map_err(Failure::error),
+        false => relabel(dataset, root, task, classes, &weights.classifier.classes).map_err(Failure::error),
         // Without names, only the order of classes is known.
         true if found == known => Ok(dataset),
         true => {

@@ -267,6 +267,10 @@ impl Dataset for Subset {
         self.whole.read(self.place(index))
     }
 
+    fn targets(&self, index: usize) -> Vec<f32> {
+        self.whole.targets(self.place(index))
+    }
+
     fn locality(&self) -> Option<&dyn Locality> {
         Some(self)
     }
