@@ -117,7 +117,7 @@ pub use run_folder::{RUNS, RunError, RunFolder, RunPaths, locate_run, newest_run
 pub use schedule::LrSchedule;
 pub use scores::{Scored, Scores};
 pub use stop::{Stop, StopRequests};
-pub use tally::{Evaluation, Kept, Mistake};
+pub use tally::{Evaluation, Kept, Mistake, softmax};
 pub use task::{Classification, Task, TaskMetric};
 pub use tensorboard::TensorBoard;
 pub use trace::{Overlap, Traced};

@@ -1,6 +1,11 @@
-//! Base64 with padding (RFC 4648, section 4), for images inside an SVG.
+//! Base64 with padding (RFC 4648, section 4), for images inside an SVG or a page.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// The content of a file as an address (RFC 2397), for pages that hold their images themselves.
+pub fn data_address(media_type: &str, bytes: &[u8]) -> String {
+    format!("data:{media_type};base64,{}", encode(bytes))
+}
 
 /// `bytes` as base64.
 pub(crate) fn encode(bytes: &[u8]) -> String {

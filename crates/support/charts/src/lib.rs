@@ -36,6 +36,7 @@ mod sheet;
 mod style;
 mod text;
 
+pub use base64::data_address;
 pub use confusion::confusion_matrix;
 pub use contact::contact_sheet;
 pub use curves::{EpochPoint, training_curves};
@@ -43,4 +44,4 @@ pub use distribution::class_distribution;
 pub use error::ChartError;
 pub use rates::{RatePoint, learning_rates};
 pub use scaling::{ScalingRow, scaling};
-pub use sheet::{LabelledImage, image_sheet};
+pub use sheet::{LabelledImage, image_sheet, png};

@@ -141,11 +141,11 @@ impl Page {
     /// A PNG file. Pixels of an enlarged image stay squares.
     pub(crate) fn image(&mut self, x: f64, y: f64, width: f64, height: f64, png: &[u8]) {
         let (x, y, width, height) = (short(x), short(y), short(width), short(height));
-        let data = crate::base64::encode(png);
+        let address = crate::base64::data_address("image/png", png);
         let _ = writeln!(
             self.body,
             "<image x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" image-rendering=\"pixelated\" \
-             href=\"data:image/png;base64,{data}\"/>"
+             href=\"{address}\"/>"
         );
     }
 

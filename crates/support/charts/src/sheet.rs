@@ -56,6 +56,11 @@ pub fn image_sheet(title: &str, images: &[LabelledImage]) -> Result<String, Char
     Ok(page.end())
 }
 
+/// A PNG of an RGB image, of `width * height * 3` bytes. Fails with another number of bytes, and without pixels.
+pub fn png(width: usize, height: usize, pixels: &[u8]) -> Result<Vec<u8>, ChartError> {
+    encode(0, &LabelledImage { width, height, pixels, label: "" }, 1)
+}
+
 /// Page pixels per pixel of an image whose longest side is `longest`.
 fn scale_of(longest: f64) -> f64 {
     if longest > MAX { MAX / longest } else { (MIN / longest.max(1.0)).floor().max(1.0) }

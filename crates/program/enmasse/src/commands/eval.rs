@@ -1,6 +1,6 @@
 //! `enmasse eval RUN|WEIGHTS DATA`: loss and accuracy, exact at any number of ranks.
 
-mod images;
+pub mod images;
 mod knn;
 mod report;
 mod task;

@@ -11,6 +11,7 @@ mod launch;
 mod models;
 mod plan;
 mod predict;
+mod report;
 mod self_test;
 mod slurm;
 #[cfg(test)]
@@ -48,6 +49,7 @@ pub fn command() -> Command {
         .subcommand(eval::test_command())
         .subcommand(predict::command())
         .subcommand(embed::command())
+        .subcommand(report::command())
         .subcommand(export::command())
         .subcommand(data::command())
         .subcommand(config::command())
@@ -70,6 +72,7 @@ pub fn run(matches: Option<ArgMatches>) -> Result<(), Failure> {
         Some(("eval" | eval::TEST, matches)) => eval::run(matches),
         Some(("predict", matches)) => predict::run(matches),
         Some(("embed", matches)) => embed::run(matches),
+        Some(("report", matches)) => report::run(matches),
         Some(("export", matches)) => export::run(matches),
         Some(("data", matches)) => data::run(matches),
         Some(("config", matches)) => config::run(matches),

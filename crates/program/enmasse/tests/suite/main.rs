@@ -25,6 +25,7 @@ mod preprocessing;
 mod pretrained;
 mod ranks;
 mod remote;
+mod report;
 mod requeue;
 mod resampled;
 mod resume;

@@ -69,6 +69,11 @@ pub struct Source {
 }
 
 impl Source {
+    /// A run folder.
+    pub fn run(path: &Path) -> Self {
+        Source { path: path.to_owned(), classes: Vec::new() }
+    }
+
     /// Finds it, and lays what is known of the weights below the flags.
     pub fn find(matches: &ArgMatches, layers: &mut LayeredConfig) -> Result<Self, Failure> {
         let path = matches.get_one::<PathBuf>("source").cloned().unwrap_or_default();

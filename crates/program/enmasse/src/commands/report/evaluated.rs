@@ -1,0 +1,167 @@
+//! The best weights of a run on its validation part: its figures, and the images that they get wrong or hardly know.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use clap::ArgMatches;
+use enmasse_charts::{data_address, png};
+use enmasse_data::{Dataset, DecodePool, EvalLoader, Sharding};
+use enmasse_datasets::DataKind;
+use enmasse_image::{CropBox, Resizer};
+use enmasse_train::{
+    EpochPosition, Evaluation, Kept, RunConfig, Scores, SettingSource, evaluate_keeping, softmax,
+};
+
+use crate::command_line::settings::{self, Ranks};
+use crate::commands::eval::images::{Form, Found, ImageSelection, Part};
+use crate::commands::weights::{self, Source, Weights};
+use crate::data::stand_in::shapes;
+use crate::failure::Failure;
+use crate::ranks::Rank;
+use crate::report::{Audience, Reporter};
+
+/// Longer sides of images are shown with so many pixels.
+const SIDE: usize = 160;
+
+/// The results of an evaluation.
+pub struct Evaluated {
+    /// The evaluated part, in words.
+    pub part: &'static str,
+    pub found: Evaluation,
+    pub classes: Vec<String>,
+    /// The most certain mistakes.
+    pub mistakes: Vec<Shown>,
+    /// Images of which the two likeliest classes are nearly as likely, and that are no mistakes.
+    pub uncertain: Vec<Shown>,
+    /// What is known of the data's faults.
+    pub warnings: Vec<String>,
+}
+
+/// An image and what the model says of it.
+pub struct Shown {
+    pub name: String,
+    pub truth: String,
+    pub predicted: String,
+    /// The probability of the predicted class.
+    pub probability: f64,
+    /// The image as an address that holds it; none if it cannot be read any more.
+    pub address: Option<String>,
+}
+
+/// Evaluates a run on one device, and shows at most `images` images of each kind.
+pub fn evaluate(run: &Path, matches: &ArgMatches, images: usize) -> Result<Evaluated, Failure> {
+    let layers = settings::layers(matches)?;
+    let weights = weights::open(Source::run(run), &layers, DataKind::Folder, true)?;
+    weights.classifier.require_classes()?;
+    let saved = weights.classifier.configuration.clone();
+    let given = layers.config().train.data.clone().filter(|_| layers.source("data") == Some(&SettingSource::CommandLine));
+    let root = match given.or_else(|| saved.train.data.clone()) {
+        Some(root) => root,
+        None => shapes()?,
+    };
+    let config = weights.compute_as_trained(settings::finish(layers, Ranks::One)?)?;
+    let found = open(&weights, &saved, &config, &root)?;
+    let Found { part, data, classes, left_out, warnings, .. } = found;
+    let found = evaluate_on(&weights, &config, &data)?;
+    let gallery = Gallery { root: &root, data: data.as_ref(), classes: &classes };
+    let mistakes = found.mistakes.iter().flatten().take(images);
+    let mistakes = mistakes.map(|mistake| {
+        let predicted = mistake.predicted.map_or_else(|| "nothing".to_owned(), |label| gallery.class(label));
+        gallery.show(mistake.index, mistake.truth, predicted, mistake.probability)
+    });
+    let uncertain = found.scores.iter().flat_map(|scores| least_certain(scores, images));
+    let uncertain = uncertain.map(|(index, label, probability)| gallery.show(index, label, gallery.class(label), probability));
+    let faults = (!left_out.is_empty()).then(|| left_out.to_string());
+    Ok(Evaluated {
+        part: part.describe(),
+        mistakes: mistakes.collect(),
+        uncertain: uncertain.collect(),
+        warnings: faults.into_iter().chain(warnings.iter().map(ToString::to_string)).collect(),
+        classes,
+        found,
+    })
+}
+
+/// The validation part of the run's data.
+fn open(weights: &Weights, saved: &RunConfig, config: &RunConfig, root: &Path) -> Result<Found, Failure> {
+    let options = enmasse_datasets::OpenOptions {
+        reading: config.train.reading(),
+        remote: config.train.remote(),
+        ..saved.train.open_options()
+    };
+    let selection = ImageSelection {
+        root: root.to_owned(),
+        form: Form::of(root),
+        part: Part::Validation,
+        options,
+        saved: Some(saved.clone()),
+        is_own: true,
+    };
+    selection.open(weights, root)
+}
+
+fn evaluate_on(weights: &Weights, config: &RunConfig, data: &Arc<dyn Dataset>) -> Result<Evaluation, Failure> {
+    let rank = Rank::alone();
+    let device = rank.device(config)?;
+    let batch = config.train.batch_per_shard(1).min(data.len().max(1));
+    let forward = |x, classes| weights.model.forward(x, classes);
+    let mut program = weights.classifier.program(&forward, device.as_ref(), batch)?;
+    let pool = DecodePool::new(rank.loader_threads(&config.train)).map_err(Failure::error)?;
+    let transform = weights.classifier.transform.clone();
+    let loader = EvalLoader::new(&pool, data.clone(), transform, Sharding::one(0, 1, batch)).map_err(Failure::error)?;
+    let loader = loader.skip_unreadable(true);
+    let kept = Kept { mistakes: true, scores: true };
+    let mut nobody = Reporter::new(Audience::Nobody);
+    let position = EpochPosition::default();
+    Ok(evaluate_keeping(program.as_mut(), &loader, data.len() as u64, None, position, kept, &mut nobody)?)
+}
+
+/// The samples that are predicted well, the least certain first: number, label, probability.
+fn least_certain(scores: &Scores, limit: usize) -> Vec<(usize, usize, f64)> {
+    let mut found: Vec<(f64, (usize, usize, f64))> = scores
+        .samples()
+        .filter_map(|sample| {
+            let logits: Vec<f64> = sample.logits.iter().copied().map(f64::from).collect();
+            let probabilities = softmax(&logits);
+            let own = *probabilities.get(sample.label)?;
+            let other = (0..).zip(&probabilities).filter(|(label, _)| *label != sample.label);
+            let margin = own - other.map(|(_, value)| *value).fold(0.0, f64::max);
+            (margin > 0.0).then_some((margin, (sample.index, sample.label, own)))
+        })
+        .collect();
+    // Stable, so that equals keep the order of the data set.
+    found.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    found.into_iter().take(limit).map(|(_, sample)| sample).collect()
+}
+
+/// The images that are shown, by their numbers in the data set.
+struct Gallery<'a> {
+    root: &'a Path,
+    data: &'a dyn Dataset,
+    classes: &'a [String],
+}
+
+impl Gallery<'_> {
+    fn class(&self, label: usize) -> String {
+        self.classes.get(label).cloned().unwrap_or_else(|| label.to_string())
+    }
+
+    fn show(&self, index: usize, truth: usize, predicted: String, probability: f64) -> Shown {
+        let name = self.data.name(index);
+        // Short where the image is a file of the data, and nothing of this machine's folders.
+        let name = Path::new(&name).strip_prefix(self.root).map_or(name.clone(), |path| path.display().to_string());
+        let truth = self.class(truth);
+        Shown { name, truth, predicted, probability, address: self.image(index) }
+    }
+
+    /// A small form of the image.
+    fn image(&self, index: usize) -> Option<String> {
+        let image = self.data.read(index).ok()?;
+        let longest = image.width().max(image.height());
+        let side = |pixels: usize| (pixels * SIDE.min(longest)).div_ceil(longest).max(1);
+        let (width, height) = (side(image.width()), side(image.height()));
+        let mut pixels = vec![0; width * height * 3];
+        Resizer::new().resize(&image, CropBox::whole(image.width(), image.height()), width, height, &mut pixels);
+        Some(data_address("image/png", &png(width, height, &pixels).ok()?))
+    }
+}
