@@ -109,6 +109,13 @@ impl Targets {
         }
     }
 
+    /// Adds a sample: its numbers. Of labels nothing is added.
+    pub fn push_numbers(&mut self, own: &[f32]) {
+        if let Targets::Numbers { numbers, .. } = self {
+            numbers.extend(own);
+        }
+    }
+
     /// Adds a sample by its vector, as [`vector`](Self::vector) gives it. The problem is the end of a sentence about it.
     pub fn push(&mut self, vector: &[f32]) -> Result<(), String> {
         let count = self.count();

@@ -24,6 +24,16 @@ impl DataWarning {
         DataWarning { problem, remedy: "add a validation part (val) to keep it for the test at the end" }
     }
 
+    /// Columns of zeros and ones have a single 1 in each row.
+    pub(crate) fn one_hot(table: &Path, columns: usize) -> Self {
+        let problem =
+            format!("{}: each row has a 1 in one of {columns} columns, which are taken for classes", table.display());
+        DataWarning {
+            problem,
+            remedy: "say it by `task = classification`, or take them for labels by `task = multi-label`",
+        }
+    }
+
     /// The part for tests has no labels. `why` is how that shows.
     pub(crate) fn unlabelled_test(place: &Path, why: &str) -> Self {
         let problem = format!("{}: the test part is not used: {why}", place.display());

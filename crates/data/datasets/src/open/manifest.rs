@@ -1,21 +1,23 @@
-//! Manifests: tables of images and their classes, as CSV, TSV or lines of JSON.
+//! Manifests: tables of images and their classes, labels or numbers, as CSV, TSV or lines of JSON.
 //!
 //! Columns are found by the names that people give them, or by those that the user names. Only the list is read here; the
 //! images are files, which are read when their turn comes.
 
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use enmasse_data::{DataError, Dataset};
+use enmasse_data::DataError;
 
 use super::Format;
-use super::classes::{Distinct, LABELS, check_test_classes, sort_classes};
+use super::cells::{Cells, Form, Meaning, NUMBERS, TAGS, joined_values, truth};
+use super::classes::{Distinct, LABELS, check_test_classes};
 use super::parts::PartName;
 use super::source::{Named, Source};
 use super::table::{Rows, Value};
 use crate::file_list::FileList;
 use crate::scan::has_extension;
 use crate::split::Scanned;
-use crate::{DataLayout, DataWarning, Folder, OpenOptions, Unlabelled};
+use crate::{DataLayout, DataWarning, Folder, OpenOptions, TaskKind, Unlabelled};
 
 pub(super) const FORMAT: Format = Format {
     extensions: &EXTENSIONS,
@@ -54,19 +56,20 @@ fn scan(manifest: &Path, options: &OpenOptions) -> Result<Scanned<Folder>, DataE
     let listed = List::read(rows, &columns, manifest)?;
     let root = folder_of(manifest, options);
     listed.check_first_file(manifest, &root)?;
-    listed.check_single_labels(manifest)?;
-    let (classes, labels) = sort_classes(&listed.classes.texts)
-        .map_err(|(class, problem)| listed.error(manifest, listed.line_of_class(class), &problem))?;
-    let part = |wanted: &dyn Fn(Option<PartName>) -> bool| {
-        let mut files = FileList::default();
-        for index in (0..listed.files.len()).filter(|&index| wanted(listed.part(index))) {
-            files.push(listed.files.path(index), labels[listed.files.label(index) as usize]);
-        }
-        Folder::of_files(&root, classes.clone(), files)
-    };
+    let cells = Cells { columns: &columns.labels, form: listed.form, texts: &listed.cells.texts };
+    let meaning = cells.meaning(options.task).map_err(|(cell, problem)| {
+        let row = listed.row_of_cell(cell);
+        listed.error(manifest, row, &format!("{}: {problem}", listed.files.path(row)))
+    })?;
+    let repeated = Repeated::find(&listed, &meaning, manifest)?;
+    let part = |wanted: &dyn Fn(Option<PartName>) -> bool| listed.part_of(&root, &meaning, &repeated, wanted);
+    let mut warnings = Vec::new();
+    if listed.form == Form::Columns && options.task.is_none() && matches!(meaning, Meaning::Classes { .. }) {
+        warnings.push(DataWarning::one_hot(manifest, columns.labels.len()));
+    }
     let has = |part| listed.parts.contains(&part);
     let Some(held_out) = [PartName::Validation, PartName::Test].into_iter().find(|&part| has(part)) else {
-        return Ok(Scanned::whole(DataLayout::Manifest, manifest, part(&|_| true)));
+        return Ok(Scanned { warnings, ..Scanned::whole(DataLayout::Manifest, manifest, part(&|_| true)) });
     };
     if !has(PartName::Train) {
         let problem = format!("its column {:?} has no rows for training", columns.split.unwrap_or_default());
@@ -74,15 +77,11 @@ fn scan(manifest: &Path, options: &OpenOptions) -> Result<Scanned<Folder>, DataE
     }
     let rows_for = |wanted: PartName| part(&|part| part == Some(wanted));
     let has_test = held_out != PartName::Test && has(PartName::Test);
-    let warning = (held_out == PartName::Test).then(|| DataWarning::test_validates(manifest, "its test part"));
+    warnings.extend((held_out == PartName::Test).then(|| DataWarning::test_validates(manifest, "its test part")));
     let (train, test) = (rows_for(PartName::Train), has_test.then(|| rows_for(PartName::Test)));
-    check_test_classes(&train, test.as_ref().map(|test| test as &dyn Dataset), &classes)?;
-    Ok(Scanned {
-        held_out: Some(rows_for(held_out)),
-        test,
-        warnings: warning.into_iter().collect(),
-        ..Scanned::whole(DataLayout::Manifest, manifest, train)
-    })
+    check_test_classes(&train, test.as_ref())?;
+    let held_out = Some(rows_for(held_out));
+    Ok(Scanned { held_out, test, warnings, ..Scanned::whole(DataLayout::Manifest, manifest, train) })
 }
 
 /// The images of a manifest, whatever their labels.
@@ -93,31 +92,92 @@ fn images(source: &Source) -> Result<Unlabelled, DataError> {
     let listed = List::read(rows, &columns.map_err(|problem| DataError::layout(manifest, problem))?, manifest)?;
     let root = folder_of(manifest, source.options);
     listed.check_first_file(manifest, &root)?;
-    let images = Folder::of_files(&root, listed.classes.texts, listed.files);
+    let images = Folder::of_files(&root, listed.cells.texts, listed.files);
     Ok(Unlabelled::of(DataLayout::Manifest, images.read_with(source.options.reading)))
 }
 
 /// The names of the columns that count.
 struct Columns {
     path: String,
-    /// `None` if labels do not count.
-    label: Option<String>,
+    /// Those of classes, labels or numbers; none if these do not count.
+    labels: Vec<String>,
+    /// Whether the columns of labels are all others, since none has a known name.
+    are_others: bool,
     split: Option<String>,
 }
 
 impl Columns {
     fn find(columns: &[String], options: &OpenOptions) -> Result<Self, String> {
         let paths = Self::of_paths(columns, options)?;
-        let label = find(columns, &LABELS, options.label_column.as_deref(), "label", "`label_column`")?;
-        let split = columns.iter().find(|column| SPLITS.contains(&plain(column).as_str()));
-        Ok(Columns { label: Some(label), split: split.cloned(), ..paths })
+        let split = columns.iter().find(|column| SPLITS.contains(&plain(column).as_str())).cloned();
+        let (labels, are_others) = match &options.label_column {
+            Some(chosen) => (chosen_labels(columns, chosen)?, false),
+            None => labels(columns, options.task, &|column| *column == paths.path || Some(column) == split.as_ref())?,
+        };
+        Ok(Columns { labels, are_others, split, ..paths })
     }
 
     /// The column of paths alone.
     fn of_paths(columns: &[String], options: &OpenOptions) -> Result<Self, String> {
         let path = find(columns, &PATHS, options.path_column.as_deref(), "path", "`path_column`")?;
-        Ok(Columns { path, label: None, split: None })
+        Ok(Columns { path, labels: Vec::new(), are_others: false, split: None })
     }
+}
+
+/// The columns that the user chose: one by its name, or several whose names are separated by commas.
+fn chosen_labels(columns: &[String], chosen: &str) -> Result<Vec<String>, String> {
+    let one = |name: &str| find(columns, &[], Some(name), "label", "`label_column`");
+    match one(chosen) {
+        Err(_) if chosen.contains(',') => {
+            let mut several = Vec::new();
+            for name in chosen.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+                let column = one(name)?;
+                if !several.contains(&column) {
+                    several.push(column);
+                }
+            }
+            Ok(several)
+        }
+        found => found.map(|column| vec![column]),
+    }
+}
+
+/// The columns of labels by their names; otherwise all for which `is_other` is not true, and which are no names of rows. Tells
+/// whether it is these.
+fn labels(
+    columns: &[String],
+    task: Option<TaskKind>,
+    is_other: &dyn Fn(&String) -> bool,
+) -> Result<(Vec<String>, bool), String> {
+    let known: Vec<&str> = match task {
+        None | Some(TaskKind::Classification) => LABELS.to_vec(),
+        Some(TaskKind::MultiLabel) => [LABELS.as_slice(), &TAGS].concat(),
+        Some(TaskKind::Regression) => [LABELS.as_slice(), &NUMBERS].concat(),
+    };
+    // A column of labels with a usual name counts before others.
+    for known in [known, [TAGS.as_slice(), &NUMBERS].concat()].into_iter().take(if task.is_none() { 2 } else { 1 }) {
+        if columns.iter().any(|column| known.contains(&plain(column).as_str())) {
+            return Ok((vec![find(columns, &known, None, "label", "`label_column`")?], false));
+        }
+    }
+    let is_named = |column: &&String| {
+        let name = plain(column);
+        !["", "id", "index", "idx"].contains(&name.as_str()) && !name.starts_with("unnamed") && !name.ends_with("_id")
+    };
+    let others: Vec<String> = columns.iter().filter(|column| !is_other(column)).filter(is_named).cloned().collect();
+    match others.len() < 2 || task == Some(TaskKind::Regression) {
+        true => Err(not_found(columns, &LABELS, "`label_column`")),
+        false => Ok((others, true)),
+    }
+}
+
+/// The problem of a table without a column of these names.
+fn not_found(columns: &[String], known: &[&str], flag: &str) -> String {
+    format!(
+        "none of its columns ({}) is called {} or alike; name the columns in the first line, or choose one with {flag}",
+        columns.join(", "),
+        known[..4].join(", "),
+    )
 }
 
 /// The column with one of the known names, or the one that the user chose. `what` it has, and the `flag` that chooses.
@@ -133,12 +193,7 @@ fn find(columns: &[String], known: &[&str], chosen: Option<&str>, what: &str, fl
     let found: Vec<&String> = columns.iter().filter(|column| known.contains(&plain(column).as_str())).collect();
     match found.as_slice() {
         [one] => Ok((*one).clone()),
-        [] => Err(format!(
-            "none of its columns ({}) is called {} or alike; name the columns in the first line, or choose one with \
-             {flag}. An image has one class: several labels, and numbers as targets, are not supported",
-            all(),
-            known[..4].join(", "),
-        )),
+        [] => Err(not_found(columns, known, flag)),
         several => {
             let names: Vec<&str> = several.iter().map(|name| name.as_str()).collect();
             let names = names.join(", ");
@@ -152,12 +207,13 @@ pub(super) fn plain(name: &str) -> String {
     name.trim().to_ascii_lowercase().replace([' ', '-'], "_")
 }
 
-/// The rows, with classes in the order of their first row.
-#[derive(Default)]
+/// The rows, with cells in the order of their first row.
 struct List {
+    /// Each with the number of its cell.
     files: FileList,
-    /// Names of the classes.
-    classes: Distinct,
+    /// What rows have in the columns of labels.
+    cells: Distinct,
+    form: Form,
     /// The part of each row; empty if there is no column for it.
     parts: Vec<PartName>,
     /// The line of each row.
@@ -166,26 +222,35 @@ struct List {
 
 impl List {
     fn read(rows: Rows, columns: &Columns, manifest: &Path) -> Result<Self, DataError> {
-        let mut list = List::default();
-        let wanted = [Some(columns.path.as_str()), columns.label.as_deref(), columns.split.as_deref()];
-        rows.each(wanted, |line, [path, label, split]| {
-            let path = path.text().filter(|path| !path.is_empty()).ok_or_else(|| "it names no image".to_owned())?;
-            let class = match label {
-                _ if columns.label.is_none() => "",
-                Value::Text(class) if !class.trim().is_empty() => class.trim(),
-                Value::Text(_) | Value::Nothing => return Err(format!("{path} has no label")),
-                Value::Several => {
-                    return Err(format!("{path} has a list of labels: several labels of an image are not supported"));
+        let form = if columns.labels.len() > 1 { Form::Columns } else { Form::Text };
+        let (files, cells) = (FileList::default(), Distinct::default());
+        let mut list = List { files, cells, form, parts: Vec::new(), lines: Vec::new() };
+        let mut wanted = vec![columns.path.as_str()];
+        wanted.extend(columns.split.as_deref());
+        let others = wanted.len();
+        wanted.extend(columns.labels.iter().map(String::as_str));
+        let names = rows.columns().to_vec();
+        rows.each(&wanted, |line, values| {
+            let path =
+                values[0].text().filter(|path| !path.is_empty()).ok_or_else(|| "it names no image".to_owned())?;
+            let number = match &values[others..] {
+                [] => list.cells.number(""),
+                [Value::Text(text)] => list.cells.number(text.trim()),
+                [Value::List(items)] => {
+                    list.form = Form::Lists;
+                    list.cells.number(items)
                 }
+                [Value::Nothing] => return Err(format!("{path} has no label")),
+                [Value::Nested] => return Err(format!("{path} has a label that is no text, number or list of these")),
+                several => list.cells.number(&columns.cell(several, path, &names)?),
             };
-            let label = list.classes.number(class);
             if let Some(column) = &columns.split {
-                let name = split.text().unwrap_or_default();
+                let name = values[1].text().unwrap_or_default();
                 let part = PartName::of(name.trim())
                     .ok_or_else(|| format!("its {column} is {name:?}, which is none of train, val and test"))?;
                 list.parts.push(part);
             }
-            list.files.push(path, label);
+            list.files.push(path, number);
             list.lines.push(line);
             Ok(())
         })?;
@@ -195,12 +260,36 @@ impl List {
         }
     }
 
-    fn part(&self, index: usize) -> Option<PartName> {
-        self.parts.get(index).copied()
+    /// The images of some parts, with what is known of them.
+    fn part_of(
+        &self,
+        root: &Path,
+        meaning: &Meaning,
+        repeated: &Repeated,
+        wanted: &dyn Fn(Option<PartName>) -> bool,
+    ) -> Folder {
+        let mut files = FileList::default();
+        let rows = (0..self.files.len()).filter(|row| wanted(self.part(*row)) && !repeated.left_out.contains(row));
+        let mut targets = meaning.no_targets();
+        for row in rows {
+            let (path, cell) = (self.files.path(row), self.files.label(row) as usize);
+            files.push(path, meaning.class(cell));
+            let own = repeated.labels.get(&row).map(Vec::as_slice);
+            targets.iter_mut().for_each(|targets| meaning.add(cell, own, targets));
+        }
+        let folder = Folder::of_files(root, meaning.names().to_vec(), files);
+        match targets {
+            None => folder,
+            Some(targets) => folder.with_targets(targets),
+        }
     }
 
-    fn error(&self, manifest: &Path, index: usize, problem: &str) -> DataError {
-        DataError::layout(manifest, format!("line {}: {problem}", self.lines[index]))
+    fn part(&self, row: usize) -> Option<PartName> {
+        self.parts.get(row).copied()
+    }
+
+    fn error(&self, manifest: &Path, row: usize, problem: &str) -> DataError {
+        DataError::layout(manifest, format!("line {}: {problem}", self.lines[row]))
     }
 
     /// A wrong root would make every image unreadable.
@@ -218,29 +307,83 @@ impl List {
         }
     }
 
-    /// Fails if an image is listed with two classes, as tables of several labels have it.
-    fn check_single_labels(&self, manifest: &Path) -> Result<(), DataError> {
-        let mut order: Vec<usize> = (0..self.files.len()).collect();
-        order.sort_unstable_by_key(|&index| (self.files.path(index), index));
-        for pair in order.windows(2) {
-            let &[one, two] = pair else { continue };
-            if self.files.path(one) == self.files.path(two) && self.files.label(one) != self.files.label(two) {
-                let class = |index: usize| &self.classes.texts[self.files.label(index) as usize];
-                let problem = format!(
-                    "{} is of the class {:?}, and of {:?} in line {}: several labels of an image are not supported",
-                    self.files.path(two),
-                    class(two),
-                    class(one),
-                    self.lines[one]
-                );
-                return Err(self.error(manifest, two, &problem));
+    /// The first row with a cell.
+    fn row_of_cell(&self, cell: usize) -> usize {
+        (0..self.files.len()).find(|&row| self.files.label(row) as usize == cell).unwrap_or_default()
+    }
+}
+
+impl Columns {
+    /// The cell of several columns. Where nobody has chosen these, all must be labels.
+    fn cell(&self, values: &[Value], path: &str, all: &[String]) -> Result<String, String> {
+        let mut texts = Vec::with_capacity(values.len());
+        for (column, value) in self.labels.iter().zip(values) {
+            let text = value.text().unwrap_or_default().trim();
+            if self.are_others && truth(text).is_none() {
+                let problem = not_found(all, &LABELS, "`label_column`");
+                return Err(format!("{path} has {text:?} in the column {column}, neither 0 nor 1, and {problem}"));
+            }
+            if text.is_empty() {
+                return Err(format!("{path} has nothing in the column {column}"));
+            }
+            texts.push(text);
+        }
+        Ok(joined_values(&texts))
+    }
+}
+
+/// The rows of images that have one before.
+#[derive(Default)]
+struct Repeated {
+    /// Those that are left out, since an earlier row of the image has their labels, too.
+    left_out: HashSet<usize>,
+    /// The labels of these rows together, by the first row.
+    labels: HashMap<usize, Vec<u32>>,
+}
+
+impl Repeated {
+    /// Of labels the rows of an image in a part are one. Fails if an image has two classes, or other numbers.
+    fn find(listed: &List, meaning: &Meaning, manifest: &Path) -> Result<Self, DataError> {
+        let files = &listed.files;
+        let mut order: Vec<usize> = (0..files.len()).collect();
+        // Rows of classes and numbers are compared over parts.
+        let part = |row: usize| listed.part(row).filter(|_| matches!(meaning, Meaning::Labels { .. }));
+        order.sort_unstable_by_key(|&row| (files.path(row), part(row), row));
+        let mut repeated = Repeated::default();
+        for rows in order.chunk_by(|&one, &two| files.path(one) == files.path(two) && part(one) == part(two)) {
+            let [first, others @ ..] = rows else { continue };
+            let cell = |row: usize| files.label(row) as usize;
+            match meaning {
+                _ if others.is_empty() => {}
+                Meaning::Labels { labels, .. } => {
+                    let all: BTreeSet<u32> = rows.iter().flat_map(|&row| &labels[cell(row)]).copied().collect();
+                    repeated.labels.insert(*first, all.into_iter().collect());
+                    repeated.left_out.extend(others);
+                }
+                Meaning::Classes { names, labels } => {
+                    let Some(pair) = rows.windows(2).find(|pair| labels[cell(pair[0])] != labels[cell(pair[1])]) else {
+                        continue;
+                    };
+                    let class = |row: usize| &names[labels[cell(row)] as usize];
+                    let problem = format!(
+                        "{} is of the class {:?}, and of {:?} in line {}; `task = multi-label` takes both",
+                        files.path(pair[1]),
+                        class(pair[1]),
+                        class(pair[0]),
+                        listed.lines[pair[0]]
+                    );
+                    return Err(listed.error(manifest, pair[1], &problem));
+                }
+                Meaning::Numbers { numbers, .. } => {
+                    let other = others.iter().find(|&&row| numbers[cell(row)] != numbers[cell(*first)]);
+                    if let Some(&row) = other {
+                        let (path, line) = (files.path(row), listed.lines[*first]);
+                        let problem = format!("{path} has other numbers in line {line}; list each image once");
+                        return Err(listed.error(manifest, row, &problem));
+                    }
+                }
             }
         }
-        Ok(())
-    }
-
-    /// The first row of a class.
-    fn line_of_class(&self, class: usize) -> usize {
-        (0..self.files.len()).find(|&index| self.files.label(index) as usize == class).unwrap_or_default()
+        Ok(repeated)
     }
 }

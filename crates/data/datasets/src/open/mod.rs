@@ -2,6 +2,7 @@
 //! their layout, objects on servers by their addresses. Each format is a file of this folder and a
 //! line of [`FORMATS`].
 
+mod cells;
 mod class_folders;
 mod classes;
 mod found;
@@ -92,7 +93,8 @@ fn check_task(root: &Path, options: &OpenOptions, found: TaskKind, layout: DataL
         DataLayout::PackedFile => "pack the data again with that task",
         _ => "name a table of images (.csv, .tsv, .jsonl, .parquet) that has them",
     };
-    let problem = format!("it has {} of each image, not {} for --task {asked}; {remedy}", found.known(), asked.known());
+    let problem =
+        format!("it has {} of each image, not {} as `task = {asked}` asks for; {remedy}", found.known(), asked.known());
     Err(DataError::layout(root, problem))
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use enmasse_data::{DataError, Dataset};
+use enmasse_data::DataError;
 use enmasse_parquet::{Column, ParquetFile, PhysicalType, RowGroup};
 use serde_json::Value as Json;
 
@@ -194,7 +194,7 @@ fn join(source: &Source, tables: Vec<Table>, pieces: &Pieces) -> Result<Scanned<
     let [train, validation, test] = builder.finish(&source.storage, &classes, parts);
     let (held_out, test) = (pieces.held_out.map(|_| validation), pieces.has_test().then_some(test));
     if is_derived {
-        check_test_classes(&train, test.as_ref().map(|test| test as &dyn Dataset), &classes)?;
+        check_test_classes(&train, test.as_ref())?;
     }
     let warnings = pieces.warning(root).into_iter().collect();
     Ok(Scanned { held_out, test, warnings, ..Scanned::whole(DataLayout::Parquet, source.root, train) })

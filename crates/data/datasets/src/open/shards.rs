@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use enmasse_data::{DataError, Dataset};
+use enmasse_data::DataError;
 
 use super::classes::{Distinct, LABELS, check_test_classes, sort_classes};
 use super::parts::PartName;
@@ -106,6 +106,6 @@ fn scan(source: &Source, archives: Vec<PathBuf>) -> Result<Scanned<Shards>, Data
     let [train, validation, test] =
         lists.map(|(names, places)| Shards::new(archives.clone(), classes.clone(), names.relabelled(&labels), places));
     let (held_out, test) = (has_validation.then_some(validation), has_test.then_some(test));
-    check_test_classes(&train, test.as_ref().map(|test| test as &dyn Dataset), &classes)?;
+    check_test_classes(&train, test.as_ref())?;
     Ok(Scanned { held_out, test, warnings, ..Scanned::whole(DataLayout::Archives, source.root, train) })
 }

@@ -1,5 +1,6 @@
 //! Rows of CSV, TSV and lines of JSON, one at a time, with the line of each for error messages.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use enmasse_data::DataError;
 use enmasse_system::files::open_regular;
 use serde_json::{Map, Value as Json};
 
+use super::cells::joined;
 use crate::scan::has_extension;
 
 /// Limit of a table's bytes. A row may take as much memory, if it never ends.
@@ -20,15 +22,17 @@ pub(super) enum Value<'a> {
     Nothing,
     /// A text, or a number as it is written.
     Text(&'a str),
-    /// A list or an object.
-    Several,
+    /// A list of such, joined as [`joined`] joins them.
+    List(&'a str),
+    /// An object, or a list of lists.
+    Nested,
 }
 
 impl<'a> Value<'a> {
     pub fn text(self) -> Option<&'a str> {
         match self {
             Value::Text(text) => Some(text),
-            Value::Nothing | Value::Several => None,
+            Value::Nothing | Value::List(_) | Value::Nested => None,
         }
     }
 }
@@ -82,20 +86,21 @@ impl Rows {
     /// that names file and line.
     pub fn each(
         self,
-        wanted: [Option<&str>; 3],
-        mut row: impl FnMut(u32, [Value; 3]) -> Result<(), String>,
+        wanted: &[&str],
+        mut row: impl FnMut(u32, &[Value]) -> Result<(), String>,
     ) -> Result<(), DataError> {
         let Rows { path, columns, form } = self;
         match form {
             Form::Separated(mut reader) => {
-                let place = |name: Option<&str>| columns.iter().position(|column| Some(column.as_str()) == name);
-                let places = wanted.map(place);
+                let place = |name: &&str| columns.iter().position(|column| column == name);
+                let places: Vec<Option<usize>> = wanted.iter().map(place).collect();
                 let mut record = csv::StringRecord::new();
                 while reader.read_record(&mut record).map_err(|error| of_csv(&path, &error))? {
                     let line = record.position().map_or(0, |position| position.line() as u32);
-                    let value = |place: Option<usize>| place.and_then(|place| record.get(place));
-                    let values = places.map(|place| value(place).map_or(Value::Nothing, Value::Text));
-                    row(line, values).map_err(|problem| at_line(&path, line, &problem))?;
+                    let value = |place: &Option<usize>| place.and_then(|place| record.get(place));
+                    let values: Vec<Value> =
+                        places.iter().map(|place| value(place).map_or(Value::Nothing, Value::Text)).collect();
+                    row(line, &values).map_err(|problem| at_line(&path, line, &problem))?;
                 }
             }
             Form::Json(mut lines) => {
@@ -112,26 +117,53 @@ impl Rows {
                     }
                     let failed = |problem: String| at_line(&path, number, &problem);
                     let object = parse(&bytes).map_err(failed)?;
-                    // Numbers are compared as they are written.
-                    let texts = wanted.map(|name| match name.and_then(|name| object.get(name)) {
-                        Some(Json::Number(number)) => number.to_string(),
-                        Some(Json::Bool(truth)) => truth.to_string(),
-                        _ => String::new(),
-                    });
-                    let mut values = [Value::Nothing; 3];
-                    for (place, (name, text)) in wanted.iter().zip(&texts).enumerate() {
-                        values[place] = match name.and_then(|name| object.get(name)) {
-                            None | Some(Json::Null) => Value::Nothing,
-                            Some(Json::String(text)) => Value::Text(text),
-                            Some(Json::Number(_) | Json::Bool(_)) => Value::Text(text),
-                            Some(Json::Array(_) | Json::Object(_)) => Value::Several,
-                        };
-                    }
-                    row(number, values).map_err(failed)?;
+                    let texts: Vec<Cell> = wanted.iter().map(|name| Cell::of(object.get(*name))).collect();
+                    let values: Vec<Value> = texts.iter().map(Cell::value).collect();
+                    row(number, &values).map_err(failed)?;
                 }
             }
         }
         Ok(())
+    }
+}
+
+/// A value of an object, with the text that it is compared by.
+enum Cell<'a> {
+    Nothing,
+    Text(Cow<'a, str>),
+    List(String),
+    Nested,
+}
+
+impl<'a> Cell<'a> {
+    fn of(value: Option<&'a Json>) -> Self {
+        match value {
+            None | Some(Json::Null) => Cell::Nothing,
+            Some(Json::Array(items)) => {
+                let items: Option<Vec<Cow<str>>> = items.iter().map(text_of).collect();
+                items.map_or(Cell::Nested, |items| Cell::List(joined(items.iter().map(|item| item.trim()))))
+            }
+            Some(value) => text_of(value).map_or(Cell::Nested, Cell::Text),
+        }
+    }
+
+    fn value(&self) -> Value<'_> {
+        match self {
+            Cell::Nothing => Value::Nothing,
+            Cell::Text(text) => Value::Text(text),
+            Cell::List(joined) => Value::List(joined),
+            Cell::Nested => Value::Nested,
+        }
+    }
+}
+
+/// A text, or a number as it is written.
+fn text_of(value: &Json) -> Option<Cow<'_, str>> {
+    match value {
+        Json::String(text) => Some(Cow::Borrowed(text)),
+        Json::Number(number) => Some(Cow::Owned(number.to_string())),
+        Json::Bool(truth) => Some(Cow::Owned(truth.to_string())),
+        Json::Null | Json::Array(_) | Json::Object(_) => None,
     }
 }
 
