@@ -41,6 +41,7 @@ pub mod shapes;
 mod shards;
 mod split;
 mod storage;
+mod stratify;
 mod targets;
 mod warning;
 

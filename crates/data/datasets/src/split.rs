@@ -1,4 +1,4 @@
-//! The parts of one data set, and a random draw per class.
+//! The parts of one data set, and a random draw per class; of labels and numbers see [`crate::stratify`].
 //!
 //! A format lists its samples once ([`Scanned`]): all of them, or its parts. What follows is the
 //! same for each: the draw of a validation part, labels by another model's classes (`relabel`),
@@ -13,6 +13,7 @@ use enmasse_tensor::RandomStream;
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::stratify;
 use crate::targets::Targets;
 use crate::{DataLayout, DataWarning, Folder, LeftOut, TaskKind};
 
@@ -21,7 +22,8 @@ use crate::{DataLayout, DataWarning, Folder, LeftOut, TaskKind};
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum SplitKind {
-    /// enmasse's own: see [`Folder::split`].
+    /// enmasse's own: see [`Folder::split`]. Of images with several labels each label has its share, and of those with numbers each
+    /// tenth in the order of the first number.
     #[default]
     Seeded,
     /// CPython's, as in the tutorials: see [`Folder::split_as_python`].
@@ -192,6 +194,10 @@ impl<S: Divide> Scanned<S> {
 }
 
 pub(crate) fn draw_seeded<S: Divide>(whole: &S, split_seed: u64, val_fraction: f64) -> Result<(S, S), DataError> {
+    if let Some(targets) = whole.own_targets() {
+        check_fraction(val_fraction)?;
+        return Ok(cut(whole, &stratify::held_out(targets, whole.classes(), split_seed, val_fraction)));
+    }
     hold_out(whole, val_fraction, |class, own, count| {
         let order = RandomStream::new(split_seed, &format!("split {class}"), 0, 0).permutation(own);
         order.into_iter().take(count).map(|place| place as usize).collect()
@@ -199,6 +205,11 @@ pub(crate) fn draw_seeded<S: Divide>(whole: &S, split_seed: u64, val_fraction: f
 }
 
 pub(crate) fn draw_as_python<S: Divide>(whole: &S, split_seed: u64, val_fraction: f64) -> Result<(S, S), DataError> {
+    if whole.task() != TaskKind::Classification {
+        let problem =
+            format!("`split = python` is one of classes, and the data have {}; leave it out", whole.task().known());
+        return Err(DataError::Setting(problem));
+    }
     let mut random = PythonRandom::new(split_seed);
     let known = whole.part(|index| whole.is_known_to_python(index));
     hold_out(&known, val_fraction, |_, own, count| random.sample(own, count))
@@ -210,9 +221,7 @@ fn hold_out<S: Divide>(
     val_fraction: f64,
     mut draw: impl FnMut(&str, usize, usize) -> Vec<usize>,
 ) -> Result<(S, S), DataError> {
-    if !(0.0..1.0).contains(&val_fraction) {
-        return Err(DataError::Setting(format!("the validation fraction must lie in [0, 1), not {val_fraction}")));
-    }
+    check_fraction(val_fraction)?;
     let mut by_class = vec![Vec::new(); whole.classes().len()];
     for index in 0..whole.len() {
         by_class[whole.label(index)].push(index);
@@ -224,7 +233,19 @@ fn hold_out<S: Divide>(
             held[own[position]] = true;
         }
     }
-    Ok((whole.part(|index| !held[index]), whole.part(|index| held[index]).without_left_out()))
+    Ok(cut(whole, &held))
+}
+
+fn check_fraction(val_fraction: f64) -> Result<(), DataError> {
+    match (0.0..1.0).contains(&val_fraction) {
+        true => Ok(()),
+        false => Err(DataError::Setting(format!("the validation fraction must lie in [0, 1), not {val_fraction}"))),
+    }
+}
+
+/// The samples for training, and those that are held out.
+fn cut<S: Divide>(whole: &S, held: &[bool]) -> (S, S) {
+    (whole.part(|index| !held[index]), whole.part(|index| held[index]).without_left_out())
 }
 
 impl Folder {

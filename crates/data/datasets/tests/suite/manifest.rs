@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use enmasse_data::Dataset;
-use enmasse_datasets::{DataLayout, OpenData, OpenOptions, folder_of, open, open_whole};
+use enmasse_datasets::{DataLayout, Folder, OpenData, OpenOptions, SplitKind, TaskKind, folder_of, open, open_whole};
 use tempfile::{TempDir, tempdir};
 
 /// A folder with the manifest `name` and the image `a.jpg`.
@@ -140,32 +140,29 @@ fn problems_name_file_and_line() {
     };
     check("m.csv", b"", "none of its columns () is called path, file, filename, file_name or alike");
     check("m.csv", b"a.jpg,dog\nb.jpg,cat\n", "none of its columns (a.jpg, dog) is called path, ");
-    check(
-        "m.csv",
-        b"image,MEL,NV\na.jpg,1,0\n",
-        "none of its columns (image, MEL, NV) is called label, class, target, ",
-    );
     check("m.csv", b"path,label,class\na.jpg,1,2\n", "it has several columns for the label of an image (label, class)");
     check("m.csv", b"path,label\n", "it has no rows below");
     check("m.csv", b"path,label\na.jpg,x\nb.jpg\n", "line 3: it has 1 fields, and the first line names 2 columns");
     check("m.csv", b"path,label\na.jpg,x\nb.jpg,\xFF\n", "line 3: it is not valid UTF-8");
-    check("m.csv", b"path,label\na.jpg,x\nb.jpg,\n", "line 3: b.jpg has no label");
+    check("m.csv", b"path,label\na.jpg,x\nb.jpg,\n", "line 3: b.jpg: it has no label");
     check("m.csv", b"path,label\n,x\n", "line 2: it names no image");
     check("m.csv", b"path,label\nz.jpg,x\n", "line 2: there is no ");
     check("m.csv", b"path,label,split\na.jpg,x,fold0\n", "line 2: its split is \"fold0\", which is none of train, val");
     check("m.csv", b"path,label,split\na.jpg,x,val\n", "its column \"split\" has no rows for training");
     check(
         "m.csv",
-        b"path,label\na.jpg,0\nb.jpg,0.5\n",
-        "line 3: its label is 0.5: numbers as targets are not supported",
+        b"path,label\na.jpg,x\nb.jpg,0.5\n",
+        "line 3: b.jpg: its label is 0.5, a number, and others are classes",
     );
     let twice = b"path,label\na.jpg,x\nb.jpg,x\na.jpg,y\n";
-    check("m.csv", twice, "line 4: a.jpg is of the class \"y\", and of \"x\" in line 2: several labels of an image");
+    check(
+        "m.csv",
+        twice,
+        "line 4: a.jpg is of the class \"y\", and of \"x\" in line 2; `task = multi-label` takes both",
+    );
     check("m.jsonl", b"", "line 1: it is not JSON: EOF");
     check("m.jsonl", b"[1]", "line 1: it is not a JSON object");
     check("m.jsonl", b"{\"path\": \"a.jpg\", \"label\": 1}\n{", "line 2: it is not JSON");
-    let list = b"{\"path\": \"a.jpg\", \"label\": [1, 2]}";
-    check("m.jsonl", list, "line 1: a.jpg has a list of labels: several labels of an image are not supported");
     check("m.jsonl", b"{\"path\": \"a.jpg\", \"label\": null}", "line 1: a.jpg has no label");
     let column = OpenOptions { label_column: Some("kind".into()), ..OpenOptions::default() };
     let root = folder("m.csv", b"path,label\na.jpg,x\n");
@@ -173,4 +170,187 @@ fn problems_name_file_and_line() {
     assert!(error.ends_with("it has no column \"kind\"; its columns are path, label"), "{error}");
     // Quotes that never end are one row of too few fields.
     check("m.csv", b"path,label\n\"a.jpg,x\nb.jpg,y\n", "line 2: it has 1 fields");
+}
+
+/// The task, the names, and all targets, training part first.
+fn targets(name: &str, text: &str, options: OpenOptions) -> Result<(TaskKind, String, Vec<Vec<f32>>), String> {
+    let root = folder(name, text.as_bytes());
+    let data = opened(&root.path().join(name), options)?;
+    let parts = [Some(&data.train), Some(&data.validation), data.test.as_ref()];
+    let all = parts.into_iter().flatten().flat_map(|part| (0..part.len()).map(move |index| (part, index)));
+    let values = all.map(|(part, index)| {
+        assert!(data.task == TaskKind::Classification || part.label(index) == 0);
+        part.targets(index)
+    });
+    let values = values.collect();
+    assert_eq!(data.split.unwrap().train.classes(), data.classes);
+    Ok((data.task, data.classes.join(","), values))
+}
+
+#[test]
+fn labels_and_numbers_of_an_image() {
+    let check = |name: &str, text: &str, options: &OpenOptions, task: TaskKind, names: &str, expected: &[&[f32]]| {
+        let expected = expected.iter().map(|values| values.to_vec()).collect();
+        assert_eq!(targets(name, text, options.clone()), Ok((task, names.to_owned(), expected)), "{text}");
+    };
+    let default = OpenOptions::default();
+    let asked = |task: TaskKind| OpenOptions { task: Some(task), ..OpenOptions::default() };
+    let columns = |names: &str| OpenOptions { label_column: Some(names.to_owned()), ..OpenOptions::default() };
+    let (both, cat, none): (&[f32], &[f32], &[f32]) = (&[1.0, 1.0], &[1.0, 0.0], &[0.0, 0.0]);
+    let labels = "path,labels,split\na.jpg,dog|cat,train\nb.jpg,cat,train\nc.jpg,,val\n";
+    check("m.csv", labels, &default, TaskKind::MultiLabel, "cat,dog", &[both, cat, none]);
+    let lists = r#"{"path": "a.jpg", "label": ["dog", "cat"], "split": "train"}
+{"path": "b.jpg", "label": "cat", "split": "train"}
+{"path": "c.jpg", "label": [], "split": "val"}"#;
+    check("m.jsonl", lists, &default, TaskKind::MultiLabel, "cat,dog", &[both, cat, none]);
+    let zeros = "id,path,split,cat,dog\n1,a.jpg,train,1,1\n2,b.jpg,train,1,0\n3,c.jpg,val,0,0\n";
+    check("m.csv", zeros, &default, TaskKind::MultiLabel, "cat,dog", &[both, cat, none]);
+    check("m.csv", zeros, &columns("dog, cat"), TaskKind::MultiLabel, "dog,cat", &[both, &[0.0, 1.0], none]);
+    let planet = "image,tags,split\na.jpg,dog cat,train\nb.jpg,cat,train\nc.jpg,,val\n";
+    check("m.csv", planet, &asked(TaskKind::MultiLabel), TaskKind::MultiLabel, "cat,dog", &[both, cat, none]);
+    // Rows of one image are one.
+    let rows = "path,label,split\na.jpg,dog,train\nb.jpg,cat,train\na.jpg,cat,train\nc.jpg,cat,val\n";
+    check("m.csv", rows, &asked(TaskKind::MultiLabel), TaskKind::MultiLabel, "cat,dog", &[both, cat, cat]);
+    let numbers = "path,label,split\na.jpg,0.5,train\nb.jpg,-3,train\nc.jpg,1e2,test\n";
+    check("m.csv", numbers, &default, TaskKind::Regression, "label", &[&[0.5], &[-3.0], &[100.0]]);
+    let ages = "path,age,split\na.jpg,7,train\nb.jpg,8,train\nc.jpg,9,test\n";
+    check("m.csv", ages, &asked(TaskKind::Regression), TaskKind::Regression, "age", &[&[7.0], &[8.0], &[9.0]]);
+    let points = "path,x,y pos,split\na.jpg,7,0.5,train\nb.jpg,8,1,train\nc.jpg,9,2,test\n";
+    let expected: &[&[f32]] = &[&[7.0, 0.5], &[8.0, 1.0], &[9.0, 2.0]];
+    check("m.csv", points, &columns("x,y_pos"), TaskKind::Regression, "x,y pos", expected);
+    // A name with a comma is a column's.
+    let comma = "path,\"a,b\",split\na.jpg,7.5,train\nb.jpg,8,train\nc.jpg,9,test\n";
+    check("m.csv", comma, &columns("a,b"), TaskKind::Regression, "a,b", &[&[7.5], &[8.0], &[9.0]]);
+    // One class each.
+    let one = "path,label,split\na.jpg,dog,train\nb.jpg,cat,train\nc.jpg,cat,val\n";
+    check("m.csv", one, &asked(TaskKind::MultiLabel), TaskKind::MultiLabel, "cat,dog", &[&[0.0, 1.0], cat, cat]);
+}
+
+/// Kaggle's tables have a column for each class, of which one has a 1.
+#[test]
+fn single_ones_are_classes() {
+    let text = "image_path,healthy,rust,split\na.jpg,1,0,train\nb.jpg,0,1,train\nc.jpg,0,1,val\n";
+    let classes = ["healthy", "rust"];
+    check("m.csv", text, OpenOptions::default(), &classes, &[("a.jpg", 0), ("b.jpg", 1)], &[("c.jpg", 1)]);
+    let root = folder("m.csv", text.as_bytes());
+    let open = |task| opened(&root.path().join("m.csv"), OpenOptions { task, ..OpenOptions::default() }).unwrap();
+    let warning =
+        "each row has a 1 in one of 2 columns, which are taken for classes; say it by `task = classification`";
+    let warnings = open(None).warnings;
+    assert!(warnings[0].to_string().contains(warning), "{warnings:?}");
+    assert_eq!(open(Some(TaskKind::Classification)).warnings, []);
+    let labels = open(Some(TaskKind::MultiLabel));
+    assert_eq!(
+        (labels.task, labels.train.targets(1), labels.warnings),
+        (TaskKind::MultiLabel, vec![0.0, 1.0], Vec::new())
+    );
+}
+
+/// The lists that a run keeps say as much as the table.
+#[test]
+fn records_have_labels_and_numbers() {
+    let check = |text: &str, task: &str, train: serde_json::Value| {
+        let root = folder("m.csv", text.as_bytes());
+        let record = serde_json::to_value(opened(&root.path().join("m.csv"), OpenOptions::default()).unwrap().split);
+        let record = record.unwrap();
+        assert_eq!([&record["task"], &record["train_targets"]], [&serde_json::json!(task), &train]);
+        assert!(record.get("train_labels").is_none(), "{record}");
+        let strings = |key: &str| serde_json::from_value::<Vec<String>>(record[key].clone()).unwrap();
+        let (files, classes) = (strings("train"), strings("classes"));
+        let lists: Vec<Vec<f32>> = serde_json::from_value(train).unwrap();
+        let task = task.parse().unwrap();
+        let again = Folder::from_targets(root.path(), task, classes.clone(), files.clone(), &lists).unwrap();
+        let data = opened(&root.path().join("m.csv"), OpenOptions::default()).unwrap();
+        let all = |part: &dyn Dataset| (0..part.len()).map(|index| part.targets(index)).collect::<Vec<_>>();
+        assert_eq!(all(&again), all(data.train.as_ref()));
+        let error = Folder::from_targets(root.path(), task, classes, files, &lists[1..]).unwrap_err();
+        assert!(error.to_string().contains("the list of its files has 2 entries, and that of"), "{error}");
+    };
+    let labels = "path,labels,split\na.jpg,dog|cat,train\nb.jpg,,train\nc.jpg,cat,val\n";
+    check(labels, "multi-label", serde_json::json!([[0, 1], []]));
+    let numbers = "path,label,split\na.jpg,0.5,train\nb.jpg,3,train\nc.jpg,4,val\n";
+    check(numbers, "regression", serde_json::json!([[0.5], [3.0]]));
+    let root = Path::new("/");
+    let of = |values: &[f32]| {
+        let (classes, files) = (vec!["x".to_owned(), "y".to_owned()], vec!["a.jpg".to_owned()]);
+        Folder::from_targets(root, TaskKind::MultiLabel, classes, files, &[values.to_vec()])
+            .map_err(|error| error.to_string())
+    };
+    for label in [2.0, -1.0, 0.5, f32::NAN] {
+        assert_eq!(of(&[label]).err(), Some(format!("/a.jpg: its label {label} is not among the 2 listed ones")));
+    }
+}
+
+#[test]
+fn tasks_that_tables_cannot_have() {
+    let check = |name: &str, text: &str, task: Option<TaskKind>, expected: &str| {
+        let error = targets(name, text, OpenOptions { task, ..OpenOptions::default() }).unwrap_err();
+        assert!(error.contains(&format!("{name}: {expected}")) && !error.contains('\n'), "{error}");
+    };
+    let several = "path,labels\na.jpg,dog\nb.jpg,x\na.jpg,cat\n";
+    check(
+        "m.csv",
+        several,
+        None,
+        "line 4: a.jpg is of the class \"cat\", and of \"dog\" in line 2; `task = multi-label`",
+    );
+    let other = "path,label\na.jpg,0.5\na.jpg,1\n";
+    check("m.csv", other, None, "line 3: a.jpg has other numbers in line 2; list each image once");
+    let list = "{\"path\": \"a.jpg\", \"label\": [\"x\", \"y\"]}";
+    check("m.jsonl", list, Some(TaskKind::Classification), "line 1: a.jpg: it has a list of labels, not one class");
+    check(
+        "m.jsonl",
+        "{\"path\": \"a.jpg\", \"label\": [[1]]}",
+        None,
+        "line 1: a.jpg has a label that is no text, number",
+    );
+    let kinds = "path,kind,more\na.jpg,1,0\nb.jpg,cat,1\n";
+    check(
+        "m.csv",
+        kinds,
+        None,
+        "line 3: b.jpg has \"cat\" in the column kind, neither 0 nor 1, and none of its columns",
+    );
+    check("m.csv", "path,kind\na.jpg,1\n", None, "none of its columns (path, kind) is called label, class, target, ");
+    check("m.csv", kinds, Some(TaskKind::Regression), "none of its columns (path, kind, more) is called label, ");
+    check("m.csv", "path,label\na.jpg,dog\n", Some(TaskKind::Regression), "line 2: a.jpg: it has \"dog\" instead of a");
+    let root = folder("x", b"");
+    fs::create_dir(root.path().join("cat")).unwrap();
+    fs::create_dir(root.path().join("dog")).unwrap();
+    for path in ["cat/1.jpg", "cat/2.jpg", "dog/1.jpg", "dog/2.jpg"] {
+        fs::write(root.path().join(path), b"").unwrap();
+    }
+    let options = OpenOptions { task: Some(TaskKind::MultiLabel), val_fraction: 0.5, ..OpenOptions::default() };
+    let error = opened(root.path(), options).err().unwrap();
+    let expected = "it has one class of each image, not labels as `task = multi-label` asks for; name a table of images \
+                    (.csv, .tsv, .jsonl, .parquet) that has them";
+    assert!(error.ends_with(expected), "{error}");
+}
+
+#[test]
+fn labels_and_numbers_are_split() {
+    let open = |rows: &str, split: SplitKind| {
+        let root = folder("m.csv", rows.as_bytes());
+        fs::write(root.path().join("0.jpg"), b"").unwrap();
+        opened(&root.path().join("m.csv"), OpenOptions { split, ..OpenOptions::default() })
+    };
+    let labels: String = (0..40).map(|i| format!("{i}.jpg,{}\n", ["x|y", "x", ""][i % 3])).collect();
+    let data = open(&format!("path,labels\n{labels}"), SplitKind::Seeded).unwrap();
+    let count =
+        |part: &dyn Dataset, label: usize| (0..part.len()).filter(|&index| part.targets(index)[label] == 1.0).count();
+    let validation = data.validation.as_ref();
+    assert_eq!((data.train.len(), validation.len(), data.has_parts), (32, 8, false));
+    assert_eq!([count(validation, 0), count(validation, 1)], [5, 3]);
+    let numbers: String = (0..20).map(|i| format!("{i}.jpg,{i}.5\n")).collect();
+    let data = open(&format!("path,label\n{numbers}"), SplitKind::Seeded).unwrap();
+    assert_eq!((data.task, data.train.len(), data.validation.len()), (TaskKind::Regression, 16, 4));
+    let error = open(&format!("path,label\n{numbers}"), SplitKind::Python).err().unwrap();
+    assert!(error.ends_with("`split = python` is one of classes, and the data have numbers; leave it out"), "{error}");
+    let error = open("path,label\n0.jpg,0.5\n1.jpg,1.5\n", SplitKind::Seeded).err().unwrap();
+    assert!(
+        error.ends_with(
+            "too few images to hold out 0.2 of them for validation; add images, or a validation part of its own"
+        ),
+        "{error}"
+    );
 }
