@@ -48,6 +48,10 @@ fn complete(file: &mut [u8]) -> Option<()> {
         let end = samples.checked_mul(4).and_then(|bytes| bytes.checked_add(labels));
         let _ = end.and_then(|end| hash(file, labels..end, header + 24));
     }
+    for header in [336, 384] {
+        let (targets, bytes) = (number(file, header)?, number(file, header + 8)?);
+        let _ = targets.checked_add(bytes).and_then(|end| hash(file, targets..end, header + 16));
+    }
     let (metadata, bytes) = (number(file, 24)?, number(file, 32)?);
     let _ = metadata.checked_add(bytes).and_then(|end| hash(file, metadata..end, 40));
     hash(file, 0..480, 480)
@@ -65,6 +69,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
             for part in [&data.train, &data.validation] {
                 for index in 0..part.len().min(100) {
                     assert!(part.label(index) < data.classes.len());
+                    assert!([0, data.classes.len()].contains(&part.targets(index).len()));
                     // Whole, and once more as it was found.
                     for _ in 0..2 {
                         if let Ok(image) = part.read(index) {

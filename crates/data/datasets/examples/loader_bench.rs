@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 
 use enmasse_data::{Batches, DataError, Dataset, DecodePool, EvalLoader, Sharding, TrainLoader};
 use enmasse_datasets::{
-    DataKind, Folder, OpenOptions, PackForm, PackOptions, RemoteOptions, Unpacked, is_packed, is_remote, open, pack,
+    DataKind, Folder, OpenOptions, PackForm, PackOptions, RemoteOptions, TaskKind, Unpacked, is_packed, is_remote,
+    open, pack,
 };
 use enmasse_image::{EvalTransform, Image, ReadOptions, TrainTransform};
 use rustix::time::{ClockId, clock_gettime};
@@ -121,7 +122,14 @@ fn pack_all(pool: &DecodePool, data: Arc<dyn Dataset>, form: PackForm, file: &Pa
     let count = (0..data.len()).map(|index| data.label(index) + 1).max().unwrap_or(0);
     let classes = (0..count).map(|class| class.to_string()).collect();
     let parts = [data.clone(), Arc::new(First(data)) as Arc<dyn Dataset>];
-    let unpacked = Unpacked { root: "/".into(), kind: DataKind::Folder, classes, parts, test: None };
+    let unpacked = Unpacked {
+        root: "/".into(),
+        kind: DataKind::Folder,
+        task: TaskKind::Classification,
+        classes,
+        parts,
+        test: None,
+    };
     let began = Instant::now();
     let packed = pack(&unpacked, &PackOptions { form, most_skipped: 0 }, pool, file, |_| {})?;
     let seconds = began.elapsed().as_secs_f64();

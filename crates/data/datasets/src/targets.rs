@@ -35,6 +35,10 @@ impl TaskKind {
         }
     }
 
+    pub(crate) fn is_classification(&self) -> bool {
+        *self == TaskKind::Classification
+    }
+
     /// What is known of an image.
     pub(crate) const fn known(self) -> &'static str {
         match self {

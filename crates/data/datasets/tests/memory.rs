@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use enmasse_data::{DataError, Dataset, DecodePool, Locality, TrainOrder};
-use enmasse_datasets::{DataKind, Folder, OpenOptions, PackForm, PackOptions, Unpacked, open, open_whole, pack};
+use enmasse_datasets::{
+    DataKind, Folder, OpenOptions, PackForm, PackOptions, TaskKind, Unpacked, open, open_whole, pack,
+};
 use enmasse_image::Image;
 use test_support::heap::{held_after, peak_of};
 
@@ -58,6 +60,7 @@ fn a_packed_file_takes_few_bytes_for_a_sample() {
     let data = Unpacked {
         root: root.path().to_owned(),
         kind: DataKind::Folder,
+        task: TaskKind::Classification,
         classes: (0..10).map(|class| class.to_string()).collect(),
         parts: [SAMPLES, 1].map(|samples| Arc::new(Dots(samples)) as Arc<dyn Dataset>),
         test: None,

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use enmasse_data::{Dataset, DecodePool, Locality};
-use enmasse_datasets::{DataKind, OpenOptions, PackForm, PackOptions, RemoteOptions, Unpacked, open, pack};
+use enmasse_datasets::{DataKind, OpenOptions, PackForm, PackOptions, RemoteOptions, TaskKind, Unpacked, open, pack};
 use enmasse_image::{CropBox, ImageRegion, ReadOptions, RegionRequest, decode};
 use enmasse_train::Images;
 use server::Server;
@@ -24,7 +24,14 @@ fn images_are_read_ahead_and_in_part_as_their_sources_are() {
     let path = folder.path().join("packed");
     let parts = [6, 3].map(|count| Arc::new(Colours(count)) as Arc<dyn Dataset>);
     let classes = ["red", "green", "blue"].map(str::to_owned).to_vec();
-    let unpacked = Unpacked { root: "colours".into(), kind: DataKind::Folder, classes, parts, test: None };
+    let unpacked = Unpacked {
+        root: "colours".into(),
+        kind: DataKind::Folder,
+        task: TaskKind::Classification,
+        classes,
+        parts,
+        test: None,
+    };
     let options = PackOptions { form: PackForm::Raw { size: 8 }, most_skipped: 0 };
     pack(&unpacked, &options, &DecodePool::new(1).unwrap(), &path, |_| ()).unwrap();
     let server = Server::start(&[("packed", &fs::read(&path).unwrap())]);

@@ -3,11 +3,13 @@
 use enmasse_image::decode::MAX_FILE_BYTES;
 use serde::{Deserialize, Serialize};
 
-use crate::DataKind;
+use crate::{DataKind, TaskKind};
 
 /// The first bytes. The first one is no text, so that a file that was converted as text is recognised.
 pub(super) const MAGIC: [u8; 8] = *b"\x89enmasse";
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
+/// That of files whose images have one class each, which earlier programs read too.
+pub(super) const OF_CLASSES: u32 = 3;
 /// The oldest one that is read.
 const OLDEST: u32 = 1;
 /// The one whose JPEG images have a coding of its own, which is not read any more.
@@ -57,6 +59,9 @@ pub(super) struct Part {
     pub labels_hash: Hash,
     /// Of the hashes of all records, one after another.
     pub records_hash: Hash,
+    /// Offset and bytes of the labels or numbers to predict; zeros if each image has one class.
+    pub targets: (u64, u64),
+    pub targets_hash: Hash,
 }
 
 impl Header {
@@ -94,7 +99,13 @@ impl Header {
                 index: rest.number(),
                 labels_hash: rest.take(),
                 records_hash: rest.take(),
+                ..Part::default()
             };
+        }
+        // Earlier ones have zeros there, which nobody has to trust.
+        for part in header.parts.iter_mut().filter(|_| version > OF_CLASSES) {
+            part.targets = (rest.number(), rest.number());
+            part.targets_hash = rest.take();
         }
         if header.length != length {
             return Err(format!(
@@ -116,6 +127,7 @@ impl Header {
         let mut whole = fits(offset, bytes, 1) && bytes <= MAX_METADATA;
         for part in &self.parts {
             whole &= fits(part.labels, part.samples, LABEL) && fits(part.index, part.samples.saturating_add(1), OFFSET);
+            whole &= fits(part.targets.0, part.targets.1, 1);
         }
         if whole {
             Ok(())
@@ -140,6 +152,11 @@ impl Header {
             }
             bytes.extend(part.labels_hash);
             bytes.extend(part.records_hash);
+        }
+        for part in &self.parts {
+            bytes.extend(part.targets.0.to_le_bytes());
+            bytes.extend(part.targets.1.to_le_bytes());
+            bytes.extend(part.targets_hash);
         }
         let mut header = [0; BYTES];
         header[..bytes.len()].copy_from_slice(&bytes);
@@ -173,7 +190,10 @@ pub(super) struct Metadata {
     pub kind: DataKind,
     #[serde(alias = "pictures")]
     pub images: Images,
-    /// Names of the classes, by label.
+    /// What a model is to predict of an image.
+    #[serde(default, skip_serializing_if = "TaskKind::is_classification")]
+    pub task: TaskKind,
+    /// Names of the classes by label, of all labels, or of an image's numbers.
     pub classes: Vec<String>,
     /// The program that wrote it.
     pub written_by: String,
@@ -223,6 +243,8 @@ mod tests {
             index,
             labels_hash: [3; HASH],
             records_hash: [4; HASH],
+            targets: (800, 100),
+            targets_hash: [5; HASH],
         };
         Header {
             version: VERSION,
@@ -259,12 +281,16 @@ mod tests {
         check(&|header| header.parts[1].index = u64::MAX, false);
         check(&|header| header.parts[2] = Part { samples: 3, ..header.parts[1].clone() }, true);
         check(&|header| header.parts[2].labels = 1001, false);
+        check(&|header| header.parts[0].targets = (900, 100), true);
+        check(&|header| header.parts[0].targets = (900, 101), false);
+        check(&|header| header.parts[1].targets = (u64::MAX, 1), false);
     }
 
     #[test]
     fn earlier_versions_are_read() {
         for version in OLDEST..VERSION {
-            let earlier = Header { version, ..header() };
+            let mut earlier = Header { version, ..header() };
+            earlier.parts.iter_mut().for_each(|part| (part.targets, part.targets_hash) = Default::default());
             assert_eq!(parse(&earlier), Ok(earlier));
         }
     }
@@ -280,13 +306,13 @@ mod tests {
         check(7, b'E', "it is not a packed file");
         let other = |version: u32| {
             format!(
-                "it is a packed file of version {version}, and this program reads versions 1 to 3: \
+                "it is a packed file of version {version}, and this program reads versions 1 to 4: \
                  pack the data again, or use the program that packed it"
             )
         };
-        check(8, 4, &other(4));
+        check(8, 5, &other(5));
         check(8, 0, &other(0));
-        check(11, 1, &other(0x0100_0003));
+        check(11, 1, &other(0x0100_0004));
         let damaged = "its header is damaged: copy it again, or pack the data again";
         for place in [12, 16, 100, HASHED - 1, HASHED, BYTES - 1] {
             check(place, 0xAB, damaged);
@@ -299,9 +325,11 @@ mod tests {
     fn metadata_that_later_programs_extend() {
         let classes = vec!["rose".to_owned(), "日本".to_owned()];
         let written_by = "enmasse 0.1.0".to_owned();
-        let files = Metadata { kind: DataKind::Folder, images: Images::Files, classes, written_by };
+        let task = TaskKind::Classification;
+        let files = Metadata { kind: DataKind::Folder, images: Images::Files, task, classes, written_by };
         let raw = Metadata { kind: DataKind::FashionMnist, images: Images::Raw(28), ..files.clone() };
-        for metadata in [&files, &raw] {
+        let labels = Metadata { task: TaskKind::MultiLabel, ..files.clone() };
+        for metadata in [&files, &raw, &labels] {
             assert_eq!(Metadata::parse(&metadata.to_bytes(), VERSION).as_ref(), Ok(metadata));
         }
         let text = r#"{"kind":"fashion-mnist","images":{"raw":28},"classes":["rose","日本"],"written_by":"enmasse 0.1.0","later":[1]}"#;

@@ -1,8 +1,8 @@
 //! A data set in one file: its parts, the names of classes and samples, and the images.
 //! `docs/packed-file.md` describes it byte by byte.
 //!
-//! Opening reads the header, the metadata and the labels, and checks their hashes; 4 bytes a sample
-//! stay in memory. It reads neither the index nor a record. A record is found by two offsets of the
+//! Opening reads the header, the metadata, the labels and what else is to be predicted, and checks
+//! their hashes; 4 bytes a sample stay in memory, and of labels or numbers 4 bytes each. It reads neither the index nor a record. A record is found by two offsets of the
 //! index, which are read when they are needed. Its hash covers its part, number and label too, so
 //! the index needs no hash. A record is checked against it the first time that a process reads it.
 //! Of raw images, later reads take only the rows that a crop needs.
@@ -10,6 +10,7 @@
 mod header;
 mod pack;
 mod record;
+mod targets;
 mod write;
 
 use std::io::Read;
@@ -24,6 +25,7 @@ use enmasse_system::files::open_regular;
 
 use crate::reading::{read_whole, reading_bytes};
 use crate::storage::Container;
+use crate::targets::Targets;
 use crate::{DataLayout, OpenData, TaskKind};
 use header::{Header, Images, LABEL, MAGIC, Metadata, OFFSET};
 use record::{HEAD, RecordLocation};
@@ -62,20 +64,27 @@ pub(crate) fn open(container: Container, reading: ReadOptions) -> Result<OpenDat
             }
             Some(_) => {}
         }
+        let own_targets = match metadata.task {
+            TaskKind::Classification => None,
+            TaskKind::MultiLabel | TaskKind::Regression => {
+                let bytes = hashed(&container, own.targets, &own.targets_hash, "list of labels or numbers")?;
+                targets::parse(metadata.task, metadata.classes.len(), own.samples as usize, &bytes).map_err(fault)?
+            }
+        };
         let checked = (0..own.samples.div_ceil(64)).map(|_| AtomicU64::default()).collect();
-        Ok((labels, checked))
+        Ok((labels, own_targets, checked))
     };
     let (train, validation) = (lists(TRAINING)?, lists(VALIDATION)?);
     let test = if header.parts[TEST].samples > 0 { Some(lists(TEST)?) } else { None };
     let file = Arc::new(File { container, header, metadata, reading });
-    let open = |part: usize, (labels, checked)| -> Arc<dyn Dataset> {
-        Arc::new(Part { file: file.clone(), part, labels, checked })
+    let open = |part: usize, (labels, targets, checked)| -> Arc<dyn Dataset> {
+        Arc::new(Part { file: file.clone(), part, labels, targets, checked })
     };
     let (train, validation, test) =
         (open(TRAINING, train), open(VALIDATION, validation), test.map(|test| open(TEST, test)));
     Ok(OpenData {
         kind: file.metadata.kind,
-        task: TaskKind::Classification,
+        task: file.metadata.task,
         layout: DataLayout::PackedFile,
         folder: path,
         classes: file.metadata.classes.clone(),
@@ -127,6 +136,8 @@ struct Part {
     part: usize,
     /// [`LABEL`] bytes each.
     labels: Vec<u8>,
+    /// `None` if each image has one class.
+    targets: Option<Targets>,
     /// A bit for each record that was found whole.
     checked: Vec<AtomicU64>,
 }
@@ -233,6 +244,10 @@ impl Dataset for Part {
         read_whole(self, index)
     }
 
+    fn targets(&self, index: usize) -> Vec<f32> {
+        self.targets.as_ref().map(|targets| targets.vector(index)).unwrap_or_default()
+    }
+
     fn locality(&self) -> Option<&dyn Locality> {
         Some(self)
     }
@@ -286,7 +301,10 @@ impl Locality for Part {
 
     fn fingerprint(&self) -> Option<String> {
         let own = &self.file.header.parts[self.part];
-        let hash = [own.labels_hash, own.records_hash].concat();
+        let mut hash = [own.labels_hash, own.records_hash].concat();
+        if self.targets.is_some() {
+            hash.extend(own.targets_hash);
+        }
         Some(blake3::hash(&hash).to_hex().to_string())
     }
 

@@ -15,8 +15,8 @@ use jpeg_encoder::{ChromaSubsamplingMethod, ColorType, Encoder, SamplingFactor};
 use super::header::{Images, MAX_EDGE, Metadata};
 use super::write::Writer;
 use super::{MAX_NAME, PARTS};
-use crate::DataKind;
 use crate::reading::spread;
+use crate::{DataKind, TaskKind};
 
 /// What the records of a packed file hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,9 @@ pub struct Unpacked {
     pub root: PathBuf,
     /// Its kind.
     pub kind: DataKind,
-    /// Names of the classes, by label.
+    /// What a model is to predict of its images.
+    pub task: TaskKind,
+    /// Names of the classes by label, of all labels, or of an image's numbers.
     pub classes: Vec<String>,
     /// The training and the validation part, labelled by these classes.
     pub parts: [Arc<dyn Dataset>; 2],
@@ -90,7 +92,7 @@ pub fn pack(
     // The data's fault, which must pass through the writer of files.
     let mut failed = None;
     let wrote = write_whole(path, |file| {
-        let mut writer = Writer::new(file)?;
+        let mut writer = Writer::new(file, data.task, data.classes.len())?;
         for (part, dataset) in data.all_parts().enumerate() {
             let (read, form) = (dataset.clone(), options.form);
             let make = move |index: usize, view: &mut ImageRegion| form.image(read.as_ref(), index, view);
@@ -98,6 +100,8 @@ pub fn pack(
                 let skipped = match image {
                     Ok(image) => {
                         let (label, name) = data.label_and_name(dataset.as_ref(), index)?;
+                        let targets = writer.add_targets(part, &dataset.targets(index));
+                        targets.map_err(|problem| DataError::of_sample(dataset.as_ref(), index, problem))?;
                         writer.add(part, label, &name, &image)?;
                         None
                     }
@@ -127,7 +131,7 @@ pub fn pack(
             })?;
         }
         let written_by = concat!("enmasse ", env!("CARGO_PKG_VERSION")).to_owned();
-        let metadata = Metadata { kind: data.kind, images, classes: data.classes.clone(), written_by };
+        let metadata = Metadata { kind: data.kind, images, task: data.task, classes: data.classes.clone(), written_by };
         packed.bytes = writer.finish(&metadata)?;
         Ok(())
     });

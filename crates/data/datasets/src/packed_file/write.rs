@@ -4,6 +4,9 @@ use std::io::{self, Seek, SeekFrom, Write};
 
 use super::header::{self, Header, Metadata};
 use super::record::{self, RecordLocation};
+use super::targets;
+use crate::TaskKind;
+use crate::targets::Targets;
 
 /// A packed file being written. Records of all parts come in their order.
 pub(super) struct Writer<W> {
@@ -22,15 +25,25 @@ struct Part {
     /// Where each record begins, and where the last one ends.
     offsets: Vec<u64>,
     records: blake3::Hasher,
+    /// `None` if each image has one class.
+    targets: Option<Targets>,
 }
 
 impl<W: Write + Seek> Writer<W> {
-    /// Leaves room for the header.
-    pub fn new(mut file: W) -> io::Result<Self> {
+    /// Leaves room for the header of a file with the classes, or other outputs, of this task.
+    pub fn new(mut file: W, task: TaskKind, classes: usize) -> io::Result<Self> {
         file.write_all(&[0; header::BYTES])?;
-        let (length, header, parts) =
-            (header::BYTES as u64, Header { version: header::VERSION, ..Header::default() }, Default::default());
-        Ok(Writer { file, length, header, parts, record: Vec::new() })
+        let targets = Targets::of_task(task, classes);
+        let version = if targets.is_some() { header::VERSION } else { header::OF_CLASSES };
+        let mut parts: [Part; header::PARTS] = Default::default();
+        parts.iter_mut().for_each(|part| part.targets.clone_from(&targets));
+        let header = Header { version, ..Header::default() };
+        Ok(Writer { file, length: header::BYTES as u64, header, parts, record: Vec::new() })
+    }
+
+    /// Adds what a model is to predict of the next record of a part. The problem is the end of a sentence about it.
+    pub fn add_targets(&mut self, part: usize, vector: &[f32]) -> Result<(), String> {
+        self.parts[part].targets.as_mut().map_or(Ok(()), |targets| targets.push(vector))
     }
 
     /// Adds a record to a part, by its number. A part begins when the one before is complete.
@@ -68,7 +81,14 @@ impl<W: Write + Seek> Writer<W> {
                 index,
                 labels_hash: *blake3::hash(&own.labels).as_bytes(),
                 records_hash: *own.records.finalize().as_bytes(),
+                ..header::Part::default()
             };
+            if let Some(targets) = &own.targets {
+                let targets = targets::to_bytes(targets);
+                let place = (self.append(&targets)?, targets.len() as u64);
+                let part = &mut self.header.parts[part];
+                (part.targets, part.targets_hash) = (place, *blake3::hash(&targets).as_bytes());
+            }
         }
         let metadata = metadata.to_bytes();
         self.header.metadata_hash = *blake3::hash(&metadata).as_bytes();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use enmasse_data::{Batches, DataError, Dataset, DecodePool, EvalLoader, Locality, Sharding, TrainLoader};
 use enmasse_datasets::{
-    DataKind, OpenData, OpenOptions, PackForm, PackOptions, Packed, Unpacked, is_packed, open, pack,
+    DataKind, OpenData, OpenOptions, PackForm, PackOptions, Packed, TaskKind, Unpacked, is_packed, open, pack,
 };
 use enmasse_image::{EvalTransform, Image, ReadOptions, Resizer, TrainTransform};
 use proptest::prelude::*;
@@ -22,6 +22,7 @@ fn unpacked(root: &Path, data: &OpenData) -> Unpacked {
     Unpacked {
         root: root.to_owned(),
         kind: data.kind,
+        task: data.task,
         classes: data.classes.clone(),
         parts: [data.train.clone(), data.validation.clone()],
         test: data.test.clone(),
@@ -202,6 +203,7 @@ pub fn of_memory(kind: DataKind, parts: [&[(usize, usize, usize, String)]; 2]) -
     Unpacked {
         root: "/data".into(),
         kind,
+        task: TaskKind::Classification,
         classes: ["a", "", "ü\n"].map(str::to_owned).to_vec(),
         parts: parts.map(|samples| Arc::new(memory(samples)) as Arc<dyn Dataset>),
         test: None,
@@ -232,6 +234,43 @@ fn a_test_part_was_not_packed() {
     check(None);
     check(Some(1));
     check(Some(7));
+}
+
+#[test]
+fn labels_and_numbers_are_packed() {
+    let check = |table: &str, asked: TaskKind, version: u8, targets: [&[f32]; 3]| {
+        let root = tempdir().unwrap();
+        let (manifest, path) = (root.path().join("m.csv"), root.path().join("packed"));
+        fs::write(&manifest, table).unwrap();
+        let image = Path::new(env!("CARGO_MANIFEST_DIR")).join("../image/tests/fixtures/image.gray.bmp");
+        for name in ["a.bmp", "b.bmp", "c.bmp"] {
+            fs::copy(&image, root.path().join(name)).unwrap();
+        }
+        let data = open(&manifest, &OpenOptions { task: Some(asked), ..OpenOptions::default() }).unwrap();
+        packed(&unpacked(root.path(), &data), AS_THEY_ARE, &path).unwrap();
+        assert_eq!(fs::read(&path).unwrap()[8], version);
+        let file = open(&path, &OpenOptions::default()).unwrap();
+        assert_eq!((file.task, &file.classes), (asked, &data.classes));
+        let parts = [&file.train, &file.validation, file.test.as_ref().unwrap()];
+        assert_eq!(parts.map(|part| part.targets(0)), targets.map(<[f32]>::to_vec));
+        // Other labels of the same images are other data.
+        let other = root.path().join("other");
+        let mut changed = unpacked(root.path(), &data);
+        changed.parts[0] = data.validation.clone();
+        packed(&changed, AS_THEY_ARE, &other).unwrap();
+        let fingerprint = |data: &OpenData| data.train.locality().unwrap().fingerprint();
+        assert_ne!(fingerprint(&open(&other, &OpenOptions::default()).unwrap()), fingerprint(&file));
+        let wrong = TaskKind::ALL.into_iter().find(|task| *task != asked);
+        let error = open(&path, &OpenOptions { task: wrong, ..OpenOptions::default() }).err().unwrap().to_string();
+        assert!(error.contains("packed: it has") && error.ends_with("pack the data again with that task"), "{error}");
+    };
+    let labels = "path,labels,split\na.bmp,x|y,train\nb.bmp,,val\nc.bmp,y,test\n";
+    check(labels, TaskKind::MultiLabel, 4, [&[1.0, 1.0], &[0.0, 0.0], &[0.0, 1.0]]);
+    let numbers = "path,label,split\na.bmp,0.1,train\nb.bmp,-7,val\nc.bmp,1e9,test\n";
+    check(numbers, TaskKind::Regression, 4, [&[0.1], &[-7.0], &[1e9]]);
+    // Files of classes are those that earlier programs read.
+    let classes = "path,label,split\na.bmp,x,train\nb.bmp,y,val\nc.bmp,x,test\n";
+    check(classes, TaskKind::Classification, 3, [&[], &[], &[]]);
 }
 
 proptest! {
@@ -328,7 +367,7 @@ fn damage_is_named() {
     check(0, folder);
     check(
         11,
-        "it is a packed file of version 16777219, and this program reads versions 1 to 3: pack the data again, or use the program that packed it",
+        "it is a packed file of version 16777219, and this program reads versions 1 to 4: pack the data again, or use the program that packed it",
     );
     check(50, &format!("its header {again}"));
     // The offsets of metadata and of the training part's labels.

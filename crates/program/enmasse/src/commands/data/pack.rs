@@ -88,7 +88,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         OnBadSample::Substitute => usize::MAX,
     };
     let options = PackOptions { form, most_skipped };
-    let unpacked = Unpacked { root: root.clone(), kind: data.kind, classes, parts, test };
+    let unpacked = Unpacked { root: root.clone(), kind: data.kind, task: data.task, classes, parts, test };
 
     let (mut skipped, mut scan) = (Skipped::default(), Scan::new("packing", total));
     let each = |bad: Option<BadSample>| {
