@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(text(&options(2)), text(&options(2)));
         assert_ne!(
             text(&options(2)),
-            text(&CompileOptions { loss: Loss::CrossEntropy { smoothing: 0.1 }, ..options(2) })
+            text(&CompileOptions { loss: Loss::CrossEntropy { smoothing: 0.1, weights: Vec::new() }, ..options(2) })
         );
         assert!(
             text(&options(2)).contains("batch_norm_normalize {epsilon 0.00001 batch of 1024 relu}"),

@@ -127,6 +127,14 @@ impl Expression {
         self.unary(Unary::Sigmoid)
     }
 
+    /// `log(1 + exp(x))`, which does not overflow (PyTorch's `softplus`).
+    pub fn softplus(&self) -> Expression {
+        // At 0 the limit has no part in the gradient, which is that of either side.
+        let tail = |x: &Expression| (1.0 + x.minimum(0.0).exp()).log();
+        let (above, below) = (self + tail(&-self), tail(self));
+        Expression::where_above(self, 0.0, above, below)
+    }
+
     /// The square root (PyTorch's `sqrt`).
     pub fn sqrt(&self) -> Expression {
         self.unary(Unary::Sqrt)
@@ -326,6 +334,8 @@ mod tests {
         check(x.abs(), "abs(x0)", "where(x0 > 0, 1, where(0 > x0, -1, 0))");
         check(x.erf(), "erf(x0)", "1.1283792 * exp(-(x0 * x0))");
         check(x.sigmoid(), "sigmoid(x0)", "t0 = sigmoid(x0); t0 * (1 - t0)");
+        let softplus = "where(x0 > 0, x0 + log(1 + exp(min(-x0, 0))), log(1 + exp(min(x0, 0))))";
+        assert_eq!(x.softplus().to_string(), softplus);
         check(x.sqrt(), "sqrt(x0)", "0.5 / sqrt(x0)");
         check(x.clamp(-1.0, 1.0), "min(max(x0, -1), 1)", "where(-1 > x0, 0, where(max(x0, -1) > 1, 0, 1))");
         check(&x * &x, "x0 * x0", "x0 + x0");

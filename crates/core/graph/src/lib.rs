@@ -32,6 +32,7 @@ mod init;
 mod layers;
 mod layout;
 mod loss;
+pub mod losses;
 mod metric;
 pub mod ops;
 pub mod optimizers;

@@ -8,7 +8,7 @@
 use crate::builder::Forward;
 use crate::metric::{sample_sum, top_k_correct};
 use crate::ops::{CrossEntropy, MaskSamples};
-use crate::{GraphError, Mode, Node, PerSample, Phase, ValueId};
+use crate::{GraphError, Mode, Node, PerSample, Phase, Tensor, ValueId, losses};
 
 /// The loss of a sample; a training step minimises its mean over the global batch.
 ///
@@ -25,10 +25,14 @@ use crate::{GraphError, Mode, Node, PerSample, Phase, ValueId};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Loss {
-    /// Cross-entropy of the softmax (PyTorch's `CrossEntropyLoss`). Evaluation does not smooth labels.
+    /// Cross-entropy of the softmax (PyTorch's `CrossEntropyLoss`). Evaluation neither smooths labels nor weighs classes.
     CrossEntropy {
         /// Label smoothing, from 0 to below 1.
         smoothing: f32,
+        /// A weight for each class, or none: the factor of its share in a target, which smoothing has spread before. PyTorch divides
+        /// the loss of a batch by the weights of its labels. Here it is a mean over samples, so that all shards and ranks give the
+        /// same bits. Weights whose mean over the training samples is 1 make both equal in expectation.
+        weights: Vec<f32>,
     },
     /// A function of logits and targets, the same in evaluation. A place without a sample adds nothing and has no gradient.
     /// Targets of mixtures have the lambdas of both labels. Of [`crate::TargetKind::Values`] they are the values.
@@ -38,7 +42,7 @@ pub enum Loss {
 impl Default for Loss {
     /// Cross-entropy without smoothing.
     fn default() -> Self {
-        Loss::CrossEntropy { smoothing: 0.0 }
+        Loss::CrossEntropy { smoothing: 0.0, weights: Vec::new() }
     }
 }
 
@@ -55,9 +59,17 @@ pub(crate) struct AddedLoss {
 /// Appends the sum of the samples' losses, times `scale`, and the hits.
 pub(crate) fn add_loss(forward: &mut Forward, loss: &Loss, scale: f32, mode: Mode) -> Result<AddedLoss, GraphError> {
     match loss {
-        Loss::CrossEntropy { smoothing } => {
-            let smoothing = if mode == Mode::Train { *smoothing } else { 0.0 };
-            Ok(cross_entropy(forward, scale, smoothing))
+        Loss::CrossEntropy { .. } if mode == Mode::Evaluate => Ok(cross_entropy(forward, scale, 0.0)),
+        Loss::CrossEntropy { smoothing, weights } if weights.is_empty() => {
+            Ok(cross_entropy(forward, scale, *smoothing))
+        }
+        Loss::CrossEntropy { smoothing, weights } => {
+            let (smoothing, weights) = (*smoothing, weights.clone());
+            let weighted = PerSample::new(move |logits: Tensor, targets: Tensor| {
+                let smoothed = targets.affine(1.0 - smoothing, smoothing / weights.len() as f32);
+                losses::cross_entropy(logits, smoothed.scale_classes(&weights))
+            });
+            own_loss(forward, &weighted, scale, mode)
         }
         Loss::Custom(function) => own_loss(forward, function, scale, mode),
     }
@@ -95,7 +107,7 @@ fn own_loss(forward: &mut Forward, function: &PerSample, scale: f32, mode: Mode)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CompileOptions, Metric, MixtureInputs, Plan, Role, TargetKind, Tensor, compile};
+    use crate::{CompileOptions, Metric, MixtureInputs, Plan, Role, TargetKind, compile};
 
     fn options(function: fn(Tensor, Tensor) -> Tensor) -> CompileOptions {
         CompileOptions { loss: Loss::Custom(PerSample::new(function)), ..CompileOptions::new("net", 4, 8, 10) }
@@ -150,6 +162,28 @@ mod tests {
             assert_eq!(names, taking);
             assert_eq!(plans.evaluate.mixture, None);
             assert!(!plans.evaluate.to_string().contains("lambdas"), "{}", plans.evaluate);
+        }
+    }
+
+    #[test]
+    fn weights_of_classes_are_those_of_training_alone() {
+        let compiled = |weights: &[f32]| {
+            let loss = Loss::CrossEntropy { smoothing: 0.1, weights: weights.into() };
+            compile(&net, &CompileOptions { loss, mixed: true, ..CompileOptions::new("net", 4, 8, 10) })
+        };
+        let plans = compiled(&[0.5; 10]).unwrap();
+        let [loss, _] = names(&plans.train.unwrap());
+        let function = ["targets", "affine", "scale_classes", "log_softmax", "multiply", "sum_classes", "affine"];
+        let end = ["sample_sum", "top_k_correct", "sample_sum", "share_metrics"];
+        assert_eq!(loss, [&["mask_samples"], &function[..], &end].concat());
+        assert_eq!(plans.evaluate.to_string(), compiled(&[]).unwrap().evaluate.to_string());
+        let check = |weights: &[f32], expected: &str| {
+            assert_eq!(compiled(weights).unwrap_err().to_string(), format!("weights of classes: {expected}"));
+        };
+        check(&[1.0; 3], "there must be one for each of 10 classes, got 3");
+        check(&[0.0; 10], "at least one must be above 0");
+        for wrong in [f32::NAN, f32::INFINITY, -1.0] {
+            check(&[&[1.0; 9][..], &[wrong]].concat(), &format!("they must be finite and at least 0, got {wrong}"));
         }
     }
 

@@ -168,8 +168,24 @@ impl CompileOptions {
                 let reason = "cross-entropy compares with labels; values as targets need a loss of their own";
                 return Err(GraphError::Option(reason.to_owned()));
             }
-            (TargetKind::Class, _) | (TargetKind::Values(_), Loss::Custom(_)) => {}
+            (TargetKind::Class, Loss::CrossEntropy { weights, .. }) => check_weights(weights, self.classes)?,
+            (_, Loss::Custom(_)) => {}
         }
         metric::check(&self.metrics, self.classes, self.target)
     }
+}
+
+/// Refuses weights of classes with which nothing can be learnt.
+fn check_weights(weights: &[f32], classes: usize) -> Result<(), GraphError> {
+    let wrong = weights.iter().find(|weight| !(weight.is_finite() && **weight >= 0.0));
+    let reason = match wrong {
+        _ if weights.is_empty() => return Ok(()),
+        _ if weights.len() != classes => {
+            format!("there must be one for each of {classes} classes, got {}", weights.len())
+        }
+        Some(weight) => format!("they must be finite and at least 0, got {weight}"),
+        None if weights.iter().all(|weight| *weight == 0.0) => "at least one must be above 0".to_owned(),
+        None => return Ok(()),
+    };
+    Err(GraphError::Option(format!("weights of classes: {reason}")))
 }

@@ -103,7 +103,7 @@ impl Task for Classification {
     }
 
     fn loss(&self, config: &TrainConfig) -> Loss {
-        Loss::CrossEntropy { smoothing: config.label_smoothing as f32 }
+        Loss::CrossEntropy { smoothing: config.label_smoothing as f32, weights: Vec::new() }
     }
 
     fn monitor(&self) -> Monitor {

@@ -84,7 +84,7 @@ fn max_pooling_of_256_elements() {
 
 #[test]
 fn a_small_residual_network() {
-    let loss = Loss::CrossEntropy { smoothing: 0.1 };
+    let loss = Loss::CrossEntropy { smoothing: 0.1, weights: Vec::new() };
     let options = CompileOptions { size: [37, 30], loss, ..CompileOptions::new("residual", 5, 37, 7) };
     let plans = compile(&residual, &options).unwrap();
     for isa in levels() {
@@ -196,7 +196,7 @@ fn a_loss_of_functions() {
 
 #[test]
 fn global_batches_that_are_not_full() {
-    for loss in [Loss::CrossEntropy { smoothing: 0.1 }, Loss::Custom(PerSample::new(focal))] {
+    for loss in [Loss::CrossEntropy { smoothing: 0.1, weights: Vec::new() }, Loss::Custom(PerSample::new(focal))] {
         for shards in [1, 3] {
             let loss = loss.clone();
             let options =
@@ -208,7 +208,7 @@ fn global_batches_that_are_not_full() {
 
 #[test]
 fn mixtures_of_two_samples() {
-    for loss in [Loss::CrossEntropy { smoothing: 0.1 }, Loss::Custom(PerSample::new(focal))] {
+    for loss in [Loss::CrossEntropy { smoothing: 0.1, weights: Vec::new() }, Loss::Custom(PerSample::new(focal))] {
         for shards in [1, 3] {
             let loss = loss.clone();
             let options = CompileOptions { loss, shards, mixed: true, ..CompileOptions::new("residual", 5, 32, 7) };

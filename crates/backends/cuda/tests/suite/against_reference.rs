@@ -71,7 +71,7 @@ fn max_pooling_of_256_elements() {
 #[test]
 fn a_small_residual_network() {
     for shards in [1, 3] {
-        let loss = Loss::CrossEntropy { smoothing: 0.1 };
+        let loss = Loss::CrossEntropy { smoothing: 0.1, weights: Vec::new() };
         let metrics = vec![Metric::GradientNorm];
         let options =
             CompileOptions { size: [37, 30], loss, shards, metrics, ..CompileOptions::new("residual", 5, 37, 7) };
@@ -118,7 +118,7 @@ fn paddings_whose_sides_differ() {
 
 #[test]
 fn global_batches_that_are_not_full() {
-    for loss in [Loss::CrossEntropy { smoothing: 0.1 }, Loss::Custom(PerSample::new(focal))] {
+    for loss in [Loss::CrossEntropy { smoothing: 0.1, weights: Vec::new() }, Loss::Custom(PerSample::new(focal))] {
         for shards in [1, 3] {
             let loss = loss.clone();
             let size = [37, 30];
@@ -132,7 +132,7 @@ fn global_batches_that_are_not_full() {
 
 #[test]
 fn mixtures_of_two_samples() {
-    for loss in [Loss::CrossEntropy { smoothing: 0.1 }, Loss::Custom(PerSample::new(focal))] {
+    for loss in [Loss::CrossEntropy { smoothing: 0.1, weights: Vec::new() }, Loss::Custom(PerSample::new(focal))] {
         for shards in [1, 3] {
             let loss = loss.clone();
             let size = [37, 30];

@@ -335,7 +335,8 @@ fn frozen_parts() {
 
 #[test]
 fn label_smoothing_and_places_without_a_sample() {
-    let smoothed = |smoothing| CompileOptions { loss: Loss::CrossEntropy { smoothing }, ..options() };
+    let smoothed =
+        |smoothing| CompileOptions { loss: Loss::CrossEntropy { smoothing, weights: Vec::new() }, ..options() };
     check_batch(&residual_net, &smoothed(0.1), |_| {});
     check_batch(&residual_net, &options(), |batch| batch.labels[1] = -1);
     check_batch(&|x| head(stem(x, 3)), &smoothed(0.3), |b| b.labels[0] = -1);
@@ -352,7 +353,8 @@ fn global_batches_that_are_not_full() {
 
 #[test]
 fn mixtures_of_two_samples() {
-    let mixed = CompileOptions { mixed: true, loss: Loss::CrossEntropy { smoothing: 0.1 }, ..options() };
+    let mixed =
+        CompileOptions { mixed: true, loss: Loss::CrossEntropy { smoothing: 0.1, weights: Vec::new() }, ..options() };
     check_batch(&residual_net, &mixed, |_| {});
     check_batch(&residual_net, &CompileOptions { shards: 3, ..mixed.clone() }, |batch| batch.labels[1] = -1);
     let log_p = |x: Tensor, y: Tensor| (x.log_softmax() * y).sum_classes().affine(-1.0, 0.0);

@@ -28,7 +28,7 @@ fn options(shards: usize, batch: usize, optimizer: Optimizer) -> CompileOptions 
         groups: ParameterGroups::one(5e-4),
         buckets,
         sync_batch_norm: true,
-        loss: Loss::CrossEntropy { smoothing: 0.1 },
+        loss: Loss::CrossEntropy { smoothing: 0.1, weights: Vec::new() },
         ..CompileOptions::new("net", batch, 8, 5)
     }
 }

@@ -3,6 +3,7 @@
 mod checkpointing;
 mod common;
 mod frozen;
+mod losses;
 mod plans;
 mod torch;
 mod torchvision;

@@ -464,7 +464,7 @@ impl Case {
             size: self.size,
             loss: match self.loss {
                 Some(function) => Loss::Custom(PerSample::new(function)),
-                None => Loss::CrossEntropy { smoothing: self.label_smoothing },
+                None => Loss::CrossEntropy { smoothing: self.label_smoothing, weights: Vec::new() },
             },
             mixed: self.mixed,
             optimizer: (self.optimizer)(),
