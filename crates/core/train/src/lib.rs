@@ -35,6 +35,7 @@ mod error;
 mod evaluation;
 mod export;
 mod features;
+mod figures;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod head;
@@ -98,6 +99,7 @@ pub use error::TrainError;
 pub use evaluation::{EpochPosition, evaluate, evaluate_keeping};
 pub use export::WeightsFormat;
 pub use features::Features;
+pub use figures::{Bin, Calibration, Probabilities, Ranked, Ranking, accuracy_interval};
 pub use image_source::ImageSource;
 pub use logger::{Artifact, LogPoint, Logger};
 pub use lr_search::{LrPoint, LrSearch};
