@@ -1,6 +1,6 @@
 //! Charts of a run as SVG, each one self-contained file: the number of samples per class, the model's input images,
-//! its loss and accuracy over the epochs, the classes that it confuses, the loss over the learning rate, and the speed of several
-//! devices. They follow the viewer's preference for light or dark pages. A contact sheet of augmented samples is a PNG.
+//! its loss and accuracy over the epochs, the classes that it confuses, how it ranks the images of each class, whether its
+//! probabilities are what they say, the loss over the learning rate, and the speed of several devices. They follow the viewer's preference for light or dark pages. A contact sheet of augmented samples is a PNG.
 //!
 //! Numbers and pixels in, files' content out: nothing is read or written, and no clock, locale or font is used, so equal inputs give equal
 //! bytes.
@@ -24,6 +24,7 @@
 
 mod axis;
 mod base64;
+mod class_curves;
 mod confusion;
 mod contact;
 mod curves;
@@ -31,17 +32,21 @@ mod distribution;
 mod error;
 mod page;
 mod rates;
+mod reliability;
 mod scaling;
 mod sheet;
 mod style;
 mod text;
+mod unit;
 
 pub use base64::data_address;
+pub use class_curves::{ClassCurves, MAX_CURVES, class_curves};
 pub use confusion::confusion_matrix;
 pub use contact::contact_sheet;
 pub use curves::{EpochPoint, training_curves};
 pub use distribution::class_distribution;
 pub use error::ChartError;
 pub use rates::{RatePoint, learning_rates};
+pub use reliability::{ReliabilityBin, reliability};
 pub use scaling::{ScalingRow, scaling};
 pub use sheet::{LabelledImage, image_sheet, png};

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 /// Class, property, colour on a light page, colour on a dark page. Text has a contrast of at least 4.5 and marks one of at
 /// least 3, as WCAG 2.1 asks for.
-const COLOURS: [(&str, &str, &str, &str); 13] = [
+const COLOURS: [(&str, &str, &str, &str); 16] = [
     ("chart", "fill", "#222222", "#e8e8e8"),
     ("page", "fill", "#ffffff", "#15181c"),
     ("minor", "fill", "#595959", "#a9afb6"),
@@ -15,6 +15,9 @@ const COLOURS: [(&str, &str, &str, &str); 13] = [
     ("train-line", "stroke", "#4477aa", "#6fa8dc"),
     ("validation", "fill", "#c8641b", "#f0a050"),
     ("validation-line", "stroke", "#c8641b", "#f0a050"),
+    ("third-line", "stroke", "#228833", "#6bc47a"),
+    ("fourth-line", "stroke", "#aa3377", "#df8fc5"),
+    ("fifth-line", "stroke", "#7a6a00", "#cfc04f"),
     ("best", "stroke", "#595959", "#a9afb6"),
     ("heat", "fill", "#08306b", "#6aaef0"),
     ("on-weak", "fill", "#000000", "#ffffff"),

@@ -4,3 +4,4 @@ mod charts;
 mod common;
 mod confusion;
 mod curves;
+mod evaluation;
