@@ -45,6 +45,7 @@ mod logger;
 mod lookahead;
 mod lr_search;
 mod memory;
+pub mod metrics;
 mod monitor;
 mod pace;
 mod per_class;
@@ -120,7 +121,10 @@ pub use schedule::LrSchedule;
 pub use scores::{Scored, Scores};
 pub use stop::{Stop, StopRequests};
 pub use tally::{Evaluation, Kept, Mistake, softmax};
-pub use task::{Classification, Task, TaskMetric};
+pub use task::{
+    Classification, MultiLabel, MultiLabelLoss, Regression, RegressionLoss, TargetStatistics, Task, TaskMetric,
+    balanced_weights, positive_weights, scaled_weights,
+};
 pub use tensorboard::TensorBoard;
 pub use trace::{Overlap, Traced};
 pub use trainer::{Step, Steps, Trainer};

@@ -1,13 +1,21 @@
 //! What a model learns to predict: the targets of samples, the loss, the metrics, and how its outputs are read.
 
+mod classification;
+mod multi_label;
+mod regression;
+
 use std::fmt;
 
 use enmasse_graph::{Loss, Metric, PerSample, TargetKind};
 
-use crate::tally::softmax;
 use crate::{Direction, Monitor, TrainConfig};
 
-/// What a model learns to predict of an image. [`Classification`] is the default, and [`crate::Trainer::task`] takes another one.
+pub use classification::{Classification, balanced_weights, scaled_weights};
+pub use multi_label::{MultiLabel, MultiLabelLoss, positive_weights};
+pub use regression::{Regression, RegressionLoss, TargetStatistics};
+
+/// What a model learns to predict of an image. [`Classification`] is the default, and [`crate::Trainer::task`] takes another one, such as
+/// [`MultiLabel`] or [`Regression`].
 ///
 /// ```
 /// use enmasse_graph::{Loss, PerSample, TargetKind, Tensor};
@@ -76,45 +84,5 @@ pub struct TaskMetric {
 impl From<TaskMetric> for Metric {
     fn from(TaskMetric { name, function, .. }: TaskMetric) -> Self {
         Metric::Custom { name, function }
-    }
-}
-
-/// The class of an image, by cross-entropy. The best epoch is that of the highest validation accuracy, and a prediction is a
-/// probability for each class.
-#[derive(Clone, Debug, Default)]
-pub struct Classification {
-    classes: Vec<String>,
-}
-
-impl Classification {
-    /// Classification by these classes.
-    pub fn new(classes: &[String]) -> Self {
-        Classification { classes: classes.to_owned() }
-    }
-}
-
-impl Task for Classification {
-    fn target(&self) -> TargetKind {
-        TargetKind::Class
-    }
-
-    fn outputs(&self) -> usize {
-        self.classes.len()
-    }
-
-    fn loss(&self, config: &TrainConfig) -> Loss {
-        Loss::CrossEntropy { smoothing: config.label_smoothing as f32, weights: Vec::new() }
-    }
-
-    fn monitor(&self) -> Monitor {
-        Monitor::higher("val_accuracy")
-    }
-
-    fn classes(&self) -> &[String] {
-        &self.classes
-    }
-
-    fn decode(&self, outputs: &[f64]) -> Vec<f64> {
-        softmax(outputs)
     }
 }
