@@ -2,16 +2,19 @@
 
 use std::borrow::Cow;
 use std::path::Path;
+use std::sync::Arc;
 
+use enmasse_datasets::TaskKind;
 use enmasse_device::{Device, Program};
 use enmasse_graph::{Choices, CompileOptions, Metric, Plans, compile_evaluation};
 use enmasse_image::{EvalTransform, Normalization, Transform};
 
 use crate::pretrained::read_pretrained;
+use crate::task::of_run;
 use crate::weights::{EvaluatedWeights, torch_shape, write_tensors};
 use crate::{
-    Checkpoint, Matching, ModelFn, NamedTensor, Preparation, Rename, RunConfig, RunPaths, TargetKind, TrainError,
-    is_checkpoint,
+    Checkpoint, Classification, Matching, ModelFn, NamedTensor, Preparation, Rename, RunConfig, RunPaths, TargetKind,
+    Task, TrainError, is_checkpoint,
 };
 
 /// Classes of a model whose number of classes is not known.
@@ -22,12 +25,14 @@ const ANY: usize = 2;
 pub struct Classifier {
     /// The model's name.
     pub model: String,
-    /// Names of the classes, by label; none if the weights have no classifier.
+    /// Names of the classes, by label, of the labels or of the numbers; none if the weights have no classifier.
     pub classes: Vec<String>,
     /// How images are prepared.
     pub transform: EvalTransform,
     /// How it computes: the configuration of its run; for bare weights, the defaults.
     pub configuration: RunConfig,
+    /// What it predicts.
+    pub task: Arc<dyn Task>,
     /// The algorithms that a tuned run used.
     choices: Choices,
     normalization: Normalization,
@@ -84,6 +89,7 @@ impl Classifier {
             classes: (0..classes).map(|class| class.to_string()).collect(),
             transform: preparation.evaluation.clone(),
             configuration: RunConfig::default(),
+            task: Arc::new(Classification::default()),
             choices: Choices::default(),
             normalization: preparation.normalization.clone(),
             tensors,
@@ -96,21 +102,26 @@ impl Classifier {
     /// The classifier of a checkpoint, which `origin` names in errors. It has no choices of algorithms.
     pub(crate) fn of(checkpoint: Checkpoint, origin: String) -> Result<Self, TrainError> {
         let Checkpoint { meta, tensors } = checkpoint;
-        if meta.target != TargetKind::Class {
-            let reason = format!(
-                "{origin} predicts {} of an image, not its class: use the program that trained it",
-                meta.target
-            );
-            return Err(TrainError::Weights(reason));
-        }
         let EvaluatedWeights { weights: tensors, averaged, .. } = EvaluatedWeights::of(tensors);
         let configuration = RunConfig::from_toml(&meta.configuration)?;
+        let kind = match meta.target {
+            TargetKind::Class => Some(TaskKind::Classification),
+            TargetKind::Values(_) => configuration.train.task.filter(|kind| *kind != TaskKind::Classification),
+        };
+        let task = kind.and_then(|kind| of_run(kind, &meta.classes, meta.statistics.clone()));
+        let task = task.filter(|task| task.target() == meta.target).ok_or_else(|| {
+            let target = &meta.target;
+            let reason =
+                format!("{origin} predicts {target} of an image, not its class: use the program that trained it");
+            TrainError::Weights(reason)
+        })?;
         let (size, resize, grayscale) = (meta.size, meta.resize, meta.mean.len() == 1);
         let resampling = configuration.train.interpolation.unwrap_or_default();
         let transform = EvalTransform { size, resize, grayscale, resampling };
         transform.check().map_err(|error| TrainError::Weights(format!("{origin}: {error}")))?;
         Ok(Classifier {
             configuration,
+            task,
             choices: Choices::default(),
             model: meta.model,
             classes: meta.classes,
@@ -121,6 +132,11 @@ impl Classifier {
             pretrained: None,
             origin,
         })
+    }
+
+    /// What it predicts, as data have it.
+    pub fn kind(&self) -> TaskKind {
+        self.configuration.train.task.unwrap_or(TaskKind::Classification)
     }
 
     /// Whether its run measured which algorithms are the fastest. Such choices are for batches of the run's size.
@@ -146,6 +162,8 @@ impl Classifier {
             mean: self.normalization.mean.clone(),
             std: self.normalization.std.clone(),
             precision: self.configuration.train.precision,
+            target: self.task.target(),
+            loss: self.task.loss(&self.configuration.train),
             metrics: self.configuration.train.metrics.iter().copied().map(Metric::from).collect(),
             ..CompileOptions::new(self.model.clone(), batch, self.transform.size, classes)
         }

@@ -21,6 +21,7 @@ mod aliases;
 mod augmentation;
 mod bytes;
 mod check;
+mod class_weights;
 mod devices;
 mod error;
 mod factor;
@@ -50,6 +51,7 @@ use enmasse_weights::Rename;
 pub use aliases::{ALIASES, ANSWERS, answer, is_near};
 pub use augmentation::AutoAugmentation;
 pub use bytes::ByteCount;
+pub use class_weights::ClassWeights;
 pub use devices::{DeviceSelection, Devices};
 pub use enmasse_graph::range::Range;
 pub use enmasse_graph::{OptimizerKind, Precision};
@@ -69,9 +71,9 @@ pub use recipe::RECIPES;
 pub use resume::Resume;
 pub use setting::{Scope, Setting, SettingGroup};
 pub use value::{
-    AnnealStrategy, Augmentation, Balance, Decoding, ErasingColors, LrScaling, OnBadSample, RankKind, ReducePrecision,
-    RequeueSignal, SamplerKind, ScheduleKind, SettingKind, Shuffling, SplitRule, StrategyKind, SumOrder, TransportKind,
-    UnusedParameters,
+    AnnealStrategy, Augmentation, Balance, Decoding, ErasingColors, LossKind, LrScaling, OnBadSample, RankKind,
+    ReducePrecision, RequeueSignal, SamplerKind, ScheduleKind, SettingKind, Shuffling, SplitRule, StrategyKind,
+    SumOrder, TransportKind, UnusedParameters,
 };
 
 use value::{Inspection, SettingValue};
@@ -465,6 +467,18 @@ settings! {
         /// Type that NCCL sums
         /// "bf16" halves what travels between GPUs, as bf16_compress_hook of PyTorch's DDP does. Losses and metrics stay f32.
         reduce_precision: ReducePrecision = ReducePrecision::F32, "TYPE", ANY, Run, program;
+        /// Loss
+        /// Of classes "cross-entropy" or "focal"; of labels "bce", "focal" or "asymmetric"; of numbers, which have a std of 1 here, "mse", "l1" or "huber".
+        loss: Option<LossKind> = None => "cross-entropy of classes, bce of labels, mse of numbers", "NAME", ANY, Run;
+        /// Exponent of the focal loss
+        /// What the model is sure of counts the less the larger it is.
+        focal_gamma: f64 = 2.0, "GAMMA", at_least(0), Run;
+        /// Error from which huber is straight
+        /// In std of the numbers.
+        huber_delta: f64 = 1.0, "STD", above(0), Run;
+        /// Weights of classes in the loss
+        /// "balanced": all classes count alike, however many images they have, as scikit-learn's class_weight; of labels each counts as much where it is there as where it is not (pos_weight). Or a JSON file, {"daisy": 2.5, …}. They are scaled so that their mean over the training images is 1. Validation of classes has none.
+        class_weights: Option<ClassWeights> = None => "all 1", "balanced|FILE", ANY, Run;
         /// Metrics besides loss and accuracy
         /// Measured in training and validation: topK, such as top5, and gradient_norm.
         metrics: Vec<MetricName> = Vec::new(), "NAMES", ANY, Run;

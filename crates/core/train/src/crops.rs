@@ -6,7 +6,7 @@ use enmasse_device::{Program, StepMetrics};
 use crate::bad_samples::BadSamples;
 use crate::callback::Callbacks;
 use crate::confusion::largest;
-use crate::evaluation::{Pass, Sums, submit};
+use crate::evaluation::{Pass, Sums, submit, targets_of_a_sample};
 use crate::tally::Tally;
 use crate::trace::at;
 use crate::{Evaluation, TrainError};
@@ -63,8 +63,11 @@ impl Crops {
     pub fn next(&mut self, program: &mut dyn Program) -> Result<Option<EvaluatedBatch>, TrainError> {
         let mut evaluated: Option<EvaluatedBatch> = None;
         let whole: f64 = self.weights.iter().sum();
+        let values = targets_of_a_sample(program);
         for (weight, batch) in self.weights.iter().zip(&mut self.pass) {
-            let batch = batch.map_err(TrainError::of_batch)?;
+            let mut batch = batch.map_err(TrainError::of_batch)?;
+            // Logits are all that counts.
+            batch.targets = vec![0.0; batch.labels.len() * values];
             let evaluated = evaluated.get_or_insert_with(|| EvaluatedBatch::begin(&batch));
             evaluated.meet(&batch);
             let ticket = submit(program, batch, 0)?;

@@ -125,6 +125,12 @@ fn count_last(program: &mut dyn Program, tally: &mut Tally, last: Option<&Submit
     Ok(())
 }
 
+/// The numbers of a sample that come with each batch.
+pub(crate) fn targets_of_a_sample(program: &dyn Program) -> usize {
+    let plan = &program.plans().evaluate;
+    plan.targets.map_or(0, |targets| plan.shape(targets).last())
+}
+
 /// Runs one pass of `loader`, which is this rank's part, and gives every rank what the task makes of the outputs for all `total`
 /// samples, in the order of the data set. Targets do not matter.
 pub fn predict(
@@ -135,8 +141,7 @@ pub fn predict(
     task: &dyn Task,
 ) -> Result<Vec<Vec<f64>>, TrainError> {
     let mut rows: Vec<Vec<f64>> = vec![Vec::new(); total];
-    let plan = &program.plans().evaluate;
-    let (outputs, values) = (plan.classes, plan.targets.map_or(0, |targets| plan.shape(targets).last()));
+    let (outputs, values) = (program.plans().evaluate.classes, targets_of_a_sample(program));
     let width = task.decode(&vec![0.0; outputs]).len();
     for batch in loader.pass() {
         let mut batch = batch?;

@@ -110,7 +110,7 @@ pub use pace::{Bottleneck, Straggler};
 pub use per_class::{ClassCounts, MacroAverages, PerClass};
 pub use plans::{ModelFn, Objective, compile_plans, initialize};
 pub use position::Position;
-pub use prediction::{Guess, Images, Prediction};
+pub use prediction::{Guess, Images, PredictedValue, Prediction};
 pub use preparation::Preparation;
 pub use preprocessing::Preprocessing;
 pub use pretrained::load_pretrained;
@@ -122,8 +122,8 @@ pub use scores::{Scored, Scores};
 pub use stop::{Stop, StopRequests};
 pub use tally::{Evaluation, Kept, Mistake, softmax};
 pub use task::{
-    Classification, MultiLabel, MultiLabelLoss, Regression, RegressionLoss, TargetStatistics, Task, TaskMetric,
-    balanced_weights, positive_weights, scaled_weights,
+    Classification, MultiLabel, MultiLabelLoss, Regression, RegressionLoss, TargetStatistics, Task, TaskFigure,
+    TaskMetric, balanced_weights, positive_weights, scaled_weights,
 };
 pub use tensorboard::TensorBoard;
 pub use trace::{Overlap, Traced};

@@ -11,9 +11,10 @@ use enmasse_graph::{
 };
 
 use crate::config::of_optimizers;
+use crate::task::of_data;
 use crate::{
     Classification, ConfigError, Direction, FineTune, Monitor, OptimizerKind, Preparation, RunConfig, StrategyKind,
-    Task, TrainConfig, TrainError, UnusedParameters,
+    Task, TrainConfig, TrainError, TrainingData, UnusedParameters,
 };
 
 /// A model: turns images and the number of classes, or of a task's outputs, into logits.
@@ -37,9 +38,29 @@ pub struct Objective {
 }
 
 impl Objective {
-    /// The task, which is classification by these classes unless there is another.
-    pub fn task(&self, classes: &[String]) -> Arc<dyn Task> {
-        self.task.clone().unwrap_or_else(|| Arc::new(Classification::new(classes)))
+    /// The task, which is classification unless there is another.
+    fn task(&self) -> Arc<dyn Task> {
+        self.task.clone().unwrap_or_else(|| Arc::new(Classification::default()))
+    }
+
+    /// The same with the task that the data have, unless there is another. The settings of the loss belong to those tasks.
+    pub(crate) fn of_data(
+        &self,
+        data: &TrainingData,
+        config: &TrainConfig,
+    ) -> Result<(Self, Arc<dyn Task>), TrainError> {
+        if self.task.is_some() || self.loss.is_some() {
+            let (run, default) = (RunConfig { train: config.clone(), ..RunConfig::default() }, RunConfig::default());
+            let given = ["loss", "focal_gamma", "huber_delta", "class_weights"];
+            if let Some(name) = given.into_iter().find(|name| run.get(name) != default.get(name)) {
+                return Err(without_effect(name, &run.get(name).unwrap_or_default(), "loss"));
+            }
+        }
+        let task = match &self.task {
+            Some(task) => task.clone(),
+            None => of_data(data, config)?,
+        };
+        Ok((Objective { task: Some(task.clone()), ..self.clone() }, task))
     }
 
     /// The loss of a configuration. Smoothing belongs to cross-entropy: with another loss it is an error.
@@ -67,6 +88,8 @@ impl Objective {
             let accuracies = ["train_accuracy", "val_accuracy", "balanced_accuracy"];
             values.extend(accuracies.map(|name| (name.to_owned(), Some(Direction::Higher))));
         }
+        let figures = task.figures().iter();
+        values.extend(figures.map(|figure| (format!("val_{}", figure.name), Some(figure.direction))));
         let own = task.metrics();
         for metric in self.metrics(task, config) {
             let name = metric.name();
@@ -132,7 +155,7 @@ pub fn compile_plans(
     shards: usize,
     target: &Target,
 ) -> Result<Plans, TrainError> {
-    let task = objective.task(&[]);
+    let task = objective.task();
     let options = CompileOptions {
         shards,
         grad_checkpointing: config.grad_checkpointing,
@@ -283,7 +306,7 @@ mod tests {
             let metrics = vec![MetricName::Top(5), MetricName::GradientNorm];
             let metrics = if objective.task.is_none() { metrics } else { Vec::new() };
             let config = TrainConfig { monitor: name.map(str::to_owned), metrics, ..TrainConfig::default() };
-            let found = objective.monitor(objective.task(&[]).as_ref(), &config);
+            let found = objective.monitor(objective.task().as_ref(), &config);
             assert_eq!(found.map_err(|error| error.to_string()), expected.map_err(str::to_owned));
         };
         let classes = || Objective { metrics: own(), ..Objective::default() };

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use enmasse_data::{BadSample, DataError, Dataset, DecodePool, EvalLoader, Extent, Locality, Sharding};
+use enmasse_datasets::TaskKind;
 use enmasse_device::{HostBatch, Program, StepInputs};
 use enmasse_graph::{Mode, Phase};
 use enmasse_image::{EvalCrop, Image, ImageRegion, ReadOptions, RegionRequest, Resizer, decode};
 use serde::Serialize;
 
 use crate::crops::Crops;
-use crate::tally::softmax;
+use crate::evaluation::targets_of_a_sample;
 use crate::{Classifier, ImageSource, TrainError};
 
 /// A class with its probability.
@@ -20,7 +21,7 @@ pub struct Guess {
     pub index: usize,
     /// Its name.
     pub class: String,
-    /// The softmax of the logits.
+    /// The softmax of the logits; of a label the sigmoid of its logit.
     pub probability: f64,
 }
 
@@ -29,8 +30,20 @@ pub struct Guess {
 pub struct Prediction {
     /// The image's path, as given, or `image 3` for the bytes at place 3 of a list.
     pub image: String,
-    /// The classes, likeliest first.
+    /// The classes or labels, likeliest first; none where numbers are predicted. Only classes share a probability of 1.
     pub top: Vec<Guess>,
+    /// The predicted numbers, in the units of the data. The JSON object of classes and labels lacks them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<PredictedValue>,
+}
+
+/// A number of an image.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PredictedValue {
+    /// What it is called.
+    pub name: String,
+    /// The number.
+    pub value: f64,
 }
 
 impl Classifier {
@@ -45,6 +58,7 @@ impl Classifier {
     ) -> Result<Vec<Prediction>, TrainError> {
         let plan = &program.plans().evaluate;
         let (batch, [height, width, channels]) = (plan.batch, plan.image());
+        let targets = vec![0.0; batch * targets_of_a_sample(program)];
         let bytes = height * width * channels;
         let mut resizer = Resizer::default();
         let mut predictions = Vec::with_capacity(images.len());
@@ -56,7 +70,8 @@ impl Classifier {
                 self.transform.fit(&image, &mut resizer, pixels);
             }
             let (labels, sample_indices) = (vec![-1; batch], vec![0; batch]);
-            let images = HostBatch { images: pixels, labels, sample_indices, ..HostBatch::default() };
+            let targets = targets.clone();
+            let images = HostBatch { images: pixels, labels, targets, sample_indices, ..HostBatch::default() };
             let inputs = StepInputs::evaluation(images.into());
             let ticket = program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs)?;
             program.metrics(ticket)?;
@@ -95,12 +110,17 @@ impl Classifier {
     }
 
     fn prediction(&self, image: String, logits: &[f64], top: usize) -> Prediction {
-        let probabilities = softmax(logits);
+        let probabilities = self.task.decode(logits);
+        if self.kind() == TaskKind::Regression {
+            let value = |(name, value): (&String, f64)| PredictedValue { name: name.clone(), value };
+            let values = self.classes.iter().zip(probabilities).map(value).collect();
+            return Prediction { image, top: Vec::new(), values };
+        }
         let mut order: Vec<usize> = (0..logits.len()).collect();
         order.sort_by(|&a, &b| probabilities[b].total_cmp(&probabilities[a]));
         let guess =
             |&index: &usize| Guess { index, class: self.classes[index].clone(), probability: probabilities[index] };
-        Prediction { image, top: order.iter().take(top).map(guess).collect() }
+        Prediction { image, top: order.iter().take(top).map(guess).collect(), values: Vec::new() }
     }
 }
 

@@ -92,6 +92,7 @@ impl RunWriter {
             split: Listing::of_training(data).hash(),
             seed: config.seed,
             target: task.target(),
+            statistics: task.statistics().cloned(),
             best: Best { metric: monitor.name.clone(), value: None },
             ..CheckpointMeta::default()
         };

@@ -5,8 +5,9 @@
 //! figures are the same for any number of ranks.
 
 use enmasse_comm::Group;
+use enmasse_data::Dataset;
 
-use crate::TrainError;
+use crate::{Task, TrainError};
 
 /// Values that ranks exchange at once.
 const PIECE: usize = 1 << 20;
@@ -71,6 +72,23 @@ impl Scores {
     pub fn of(&self, index: usize) -> Option<&[f32]> {
         let is_there = self.labels.get(index).is_some_and(|&label| label > 0);
         is_there.then(|| &self.logits[index * self.outputs..(index + 1) * self.outputs])
+    }
+
+    /// The outputs and the targets of the samples that have outputs, row by row in the order of the data set.
+    pub fn with_targets(&self, images: &dyn Dataset) -> (Vec<f64>, Vec<f32>) {
+        let (mut outputs, mut targets) = (Vec::new(), Vec::new());
+        for sample in self.samples() {
+            outputs.extend(sample.logits.iter().map(|&output| f64::from(output)));
+            targets.extend(images.targets(sample.index));
+        }
+        (outputs, targets)
+    }
+
+    /// The figures of a task for these images, by their names.
+    pub fn figures(&self, task: &dyn Task, images: &dyn Dataset) -> Vec<(String, f64)> {
+        let (outputs, targets) = self.with_targets(images);
+        let values = task.measure(&outputs, &targets);
+        task.figures().iter().zip(values).map(|(figure, value)| (figure.name.to_owned(), value)).collect()
     }
 
     /// The samples that have outputs, in the order of the data set.

@@ -305,7 +305,9 @@ impl Session {
         let Position { epoch, optimizer_step, .. } = self.position;
         callbacks.on_validation_start(epoch)?;
         let position = EpochPosition { epoch, epochs: config.epochs as u64, optimizer_step };
-        let pass = Pass::begin(self.validation.samples() as u64, group.as_ref(), position);
+        let EvaluationInput { task, images, .. } = &self.evaluation;
+        let pass =
+            Pass::begin(self.validation.samples() as u64, group.as_ref(), position).of(task.as_ref(), images.as_ref());
         let (program, bad) = (self.program.as_mut(), &mut self.bad_samples);
         let (found, stopped) = evaluate_until(program, &self.validation, &pass, callbacks, bad)?;
         if !stopped && !found.loss.is_finite() {

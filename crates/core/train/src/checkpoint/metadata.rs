@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::FORMAT_VERSION;
-use crate::{Best, TargetKind};
+use crate::{Best, TargetKind, TargetStatistics};
+
+/// The key of [`CheckpointMeta::statistics`].
+const STATISTICS: &str = "target_statistics";
 
 /// The states of callbacks, by their keys.
 pub type CallbackStates = BTreeMap<String, String>;
@@ -115,8 +118,13 @@ fn read_target(map: &BTreeMap<String, String>) -> Result<TargetKind, String> {
     count.map(TargetKind::Values).ok_or_else(|| "is not a checkpoint: its target is invalid".to_owned())
 }
 
+fn read_statistics(map: &BTreeMap<String, String>) -> Result<Option<TargetStatistics>, String> {
+    let found = map.get(STATISTICS).map(|text| serde_json::from_str(text)).transpose();
+    found.map_err(|_| format!("is not a checkpoint: its {STATISTICS} is invalid"))
+}
+
 /// Defines [`CheckpointMeta`] by its fields. Each field is the metadata key with the same name, except that `best` names the best
-/// value, and that a checkpoint may lack `callbacks` and `target`.
+/// value, and that a checkpoint may lack `callbacks`, `target` and `target_statistics`.
 macro_rules! metadata {
     ($($(#[doc = $doc:literal])+ $name:ident: $type:ty,)+) => {
         /// The data of a checkpoint other than its tensors. Each field is a key of the file's metadata.
@@ -129,6 +137,8 @@ macro_rules! metadata {
             pub callbacks: CallbackStates,
             /// What the model predicts. Only the texts of a model of values have it.
             pub target: TargetKind,
+            /// By what its outputs are scaled, if they are.
+            pub statistics: Option<TargetStatistics>,
         }
 
         impl CheckpointMeta {
@@ -140,6 +150,9 @@ macro_rules! metadata {
                 }
                 if self.target != TargetKind::Class {
                     map.insert("target".to_owned(), self.target.to_string());
+                }
+                if let Some(statistics) = &self.statistics {
+                    map.insert(STATISTICS.to_owned(), serde_json::json!(statistics).to_string());
                 }
             }
 
@@ -153,6 +166,7 @@ macro_rules! metadata {
                     best: read_best(map)?,
                     callbacks: read_callbacks(map)?,
                     target: read_target(map)?,
+                    statistics: read_statistics(map)?,
                 })
             }
         }

@@ -50,7 +50,9 @@ pub const ALIASES: &[(&str, &str)] = &[
     ("restart_mult", "T_mult lr_cycle_mul"),
     ("warmup_epochs", "lr_warmup_epochs"),
     ("label_smoothing", "smoothing label_smoothing_factor"),
-    ("monitor", "metric_for_best_model eval_metric"),
+    ("loss", "criterion loss_fn"),
+    ("class_weights", "class_weight weighted_loss pos_weight"),
+    ("monitor", "best_by metric_for_best_model eval_metric"),
     ("patience", "early_stopping_patience"),
     ("val_every", "check_val_every_n_epoch"),
     ("find_lr", "lr_find lr_finder auto_lr_find"),
@@ -126,10 +128,6 @@ pub const ANSWERS: &[(&str, &str)] = &[
     (
         "early_stopping early_stop",
         "give --patience EPOCHS, such as 5, after which training ends if none of them was the best",
-    ),
-    (
-        "class_weights class_weight weighted_loss",
-        "there are no weights of classes in the loss; --balance classes shows all classes equally often",
     ),
     ("time_limit max_duration", "give --max-time TIME, such as 2h"),
     ("auto_scale_batch_size auto_find_batch_size", "give --find-batch, and then the --batch that it suggests"),

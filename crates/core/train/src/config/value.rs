@@ -425,6 +425,23 @@ choices! {
         /// As often as those of every other class.
         Classes = "classes",
     }
+    /// What training minimises.
+    LossKind {
+        /// Cross-entropy of the softmax, for classification.
+        CrossEntropy = "cross-entropy" | "ce",
+        /// Binary cross-entropy of each label.
+        Binary = "bce",
+        /// The focal loss, of classes or of labels.
+        Focal = "focal",
+        /// The asymmetric loss of labels.
+        Asymmetric = "asymmetric" | "asl",
+        /// The squared error of numbers.
+        Squared = "mse",
+        /// The absolute error of numbers.
+        Absolute = "l1" | "mae",
+        /// Squared up to `huber_delta`, and absolute from there.
+        Huber = "huber",
+    }
     /// How a folder without a validation part is split.
     SplitRule {
         /// By the split seed and the names of files.

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use enmasse_comm::Group;
-use enmasse_data::Batch;
+use enmasse_data::{Batch, Dataset};
 use enmasse_device::{DeviceError, Program, StepInputs, StepMetrics, Ticket};
 use enmasse_graph::{MAX_METRICS, Mode, Phase, Plan};
 
 use crate::callback::Callbacks;
 use crate::loaded::LoadedBatch;
 use crate::tally::Tally;
-use crate::{Evaluation, Kept, Progress, TrainError};
+use crate::{Evaluation, Kept, Progress, Scores, Task, TrainError};
 
 /// The epoch that an evaluation belongs to, for callbacks.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,12 +32,14 @@ pub(crate) struct Pass<'a> {
     pub group: Option<&'a Group>,
     pub position: EpochPosition,
     kept: Kept,
+    /// The task whose figures are measured, and the images.
+    measured: Option<(&'a dyn Task, &'a dyn Dataset)>,
 }
 
 impl<'a> Pass<'a> {
     /// Begins now.
     pub fn begin(total: u64, group: Option<&'a Group>, position: EpochPosition) -> Self {
-        Pass { began: Instant::now(), total, group, position, kept: Kept::default() }
+        Pass { began: Instant::now(), total, group, position, kept: Kept::default(), measured: None }
     }
 
     /// Also keeps this of every sample.
@@ -45,9 +47,20 @@ impl<'a> Pass<'a> {
         Pass { kept, ..self }
     }
 
+    /// Also measures the figures of a task on these images, of which the pass may see a part.
+    pub fn of(self, task: &'a dyn Task, images: &'a dyn Dataset) -> Self {
+        Pass { measured: (!task.figures().is_empty()).then_some((task, images)), ..self }
+    }
+
     /// Nothing is counted yet.
     pub fn tally(&self, plan: &Plan) -> Tally {
-        Tally::of_plan(plan, self.kept, self.total)
+        let images = self.measured.map_or(self.total, |(_, images)| images.len() as u64);
+        Tally::of_plan(plan, Kept { scores: self.kept.scores || self.measured.is_some(), ..self.kept }, images)
+    }
+
+    /// The figures of the task, by their names.
+    fn measure(&self, scores: &Scores) -> Vec<(String, f64)> {
+        self.measured.map_or_else(Vec::new, |(task, images)| scores.figures(task, images))
     }
 
     /// How far it is after this many samples of this rank, without losses.
@@ -115,7 +128,8 @@ impl Sums {
         }
         let [loss, correct, samples, stopped] = totals;
         let mean = |sum: f64| sum / samples.max(1.0);
-        let metrics = names.iter().zip(self.measured).map(|(name, sum)| (name.clone(), mean(sum))).collect();
+        let means = names.iter().zip(self.measured).map(|(name, sum)| (name.clone(), mean(sum)));
+        let metrics = means.chain(tally.scores.iter().flat_map(|scores| pass.measure(scores))).collect();
         let found = Evaluation {
             loss: mean(loss),
             accuracy: tally.counts().then(|| mean(correct)),
@@ -126,7 +140,7 @@ impl Sums {
             mistakes: tally.mistakes(),
             per_class: tally.per_class,
             confusion: tally.confusion,
-            scores: tally.scores,
+            scores: tally.scores.filter(|_| pass.kept.scores),
         };
         Ok((found, stopped > 0.0))
     }

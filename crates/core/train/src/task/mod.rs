@@ -2,6 +2,7 @@
 
 mod classification;
 mod multi_label;
+mod of_data;
 mod regression;
 
 use std::fmt;
@@ -12,6 +13,7 @@ use crate::{Direction, Monitor, TrainConfig};
 
 pub use classification::{Classification, balanced_weights, scaled_weights};
 pub use multi_label::{MultiLabel, MultiLabelLoss, positive_weights};
+pub(crate) use of_data::{of_data, of_run};
 pub use regression::{Regression, RegressionLoss, TargetStatistics};
 
 /// What a model learns to predict of an image. [`Classification`] is the default, and [`crate::Trainer::task`] takes another one, such as
@@ -54,12 +56,28 @@ pub trait Task: fmt::Debug + Send + Sync {
         Vec::new()
     }
 
+    /// Figures of an evaluation that are no means over samples, such as the mean average precision. Records have them as `val_NAME`.
+    fn figures(&self) -> &'static [TaskFigure] {
+        &[]
+    }
+
+    /// The values of [`Task::figures`], in their order, from the outputs and the targets of all samples, row by row. One that is
+    /// not defined for these samples is not a number.
+    fn measure(&self, _outputs: &[f64], _targets: &[f32]) -> Vec<f64> {
+        Vec::new()
+    }
+
     /// What decides which epoch is the best, unless [`TrainConfig::monitor`] or [`crate::Trainer::monitor`] says otherwise.
     fn monitor(&self) -> Monitor {
         Monitor::lower("val_loss")
     }
 
-    /// Names of the classes, by label, for the files and charts of a run; none where there are no classes.
+    /// By what outputs are scaled, for tasks whose outputs are: checkpoints keep it.
+    fn statistics(&self) -> Option<&TargetStatistics> {
+        None
+    }
+
+    /// Names of the classes, by label, or of the outputs, for the files and charts of a run; none where nothing has a name.
     fn classes(&self) -> &[String] {
         &[]
     }
@@ -68,6 +86,15 @@ pub trait Task: fmt::Debug + Send + Sync {
     fn decode(&self, outputs: &[f64]) -> Vec<f64> {
         outputs.to_vec()
     }
+}
+
+/// A figure of a task that is no mean over samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskFigure {
+    /// Its name: lower-case letters, digits and `_`.
+    pub name: &'static str,
+    /// Which values are better.
+    pub direction: Direction,
 }
 
 /// A metric of a task: records have its mean over the samples of an epoch as `train_NAME` and `val_NAME`.

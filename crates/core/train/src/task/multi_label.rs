@@ -3,8 +3,9 @@
 use enmasse_graph::losses::{self, Asymmetric};
 use enmasse_graph::{Loss, PerSample, TargetKind, Tensor};
 
-use super::Task;
-use crate::{Monitor, TrainConfig};
+use super::{Task, TaskFigure};
+use crate::metrics::{DEFAULT_THRESHOLD, LabelScores};
+use crate::{Direction, Monitor, TrainConfig};
 
 /// Which of some labels an image has. The targets of a sample are a number for each label, 1 if it is there and 0 if not
 /// ([`enmasse_data::Dataset::targets`]). The best epoch is that of the highest mean average precision of validation, and a prediction is a
@@ -60,6 +61,22 @@ impl Task for MultiLabel {
         }))
     }
 
+    fn figures(&self) -> &'static [TaskFigure] {
+        const HIGHER: Direction = Direction::Higher;
+        &[
+            TaskFigure { name: "map", direction: HIGHER },
+            TaskFigure { name: "macro_f1", direction: HIGHER },
+            TaskFigure { name: "micro_f1", direction: HIGHER },
+        ]
+    }
+
+    fn measure(&self, outputs: &[f64], targets: &[f32]) -> Vec<f64> {
+        let scores: Vec<f64> = outputs.iter().map(|output| sigmoid(*output)).collect();
+        let labels = self.names.len();
+        let found = LabelScores { scores: &scores, targets, labels }.figures(&vec![DEFAULT_THRESHOLD; labels]);
+        vec![found.map.unwrap_or(f64::NAN), found.macro_f1.unwrap_or(f64::NAN), found.micro_f1]
+    }
+
     fn monitor(&self) -> Monitor {
         Monitor::higher("val_map")
     }
@@ -70,8 +87,12 @@ impl Task for MultiLabel {
 
     /// The sigmoid of each output.
     fn decode(&self, outputs: &[f64]) -> Vec<f64> {
-        outputs.iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect()
+        outputs.iter().map(|output| sigmoid(*output)).collect()
     }
+}
+
+fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
 }
 
 /// Factors that make a label count as much where it is there as where it is not: images without it by images with it, as PyTorch's page on

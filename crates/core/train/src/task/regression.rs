@@ -2,8 +2,11 @@
 
 use enmasse_graph::{Loss, PerSample, TargetKind, Tensor, losses};
 
-use super::Task;
-use crate::TrainConfig;
+use serde::{Deserialize, Serialize};
+
+use super::{Task, TaskFigure};
+use crate::metrics::RegressionFigures;
+use crate::{Direction, TrainConfig};
 
 /// One or several numbers of each image ([`enmasse_data::Dataset::targets`]). A model learns them with a mean of 0 and a std of 1 over the
 /// training images, whatever their units, and a loss is of these. A prediction is in the target's units. The best epoch is that of the
@@ -28,7 +31,7 @@ pub enum RegressionLoss {
 }
 
 /// The mean and the std of each number over the training images.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TargetStatistics {
     /// The means.
     pub mean: Vec<f64>,
@@ -61,16 +64,6 @@ impl Regression {
     pub fn new(names: &[String], loss: RegressionLoss, statistics: TargetStatistics) -> Self {
         Regression { names: names.to_owned(), loss, statistics }
     }
-
-    /// What the numbers of an image are called.
-    pub fn names(&self) -> &[String] {
-        &self.names
-    }
-
-    /// The statistics by which outputs are read.
-    pub fn statistics(&self) -> &TargetStatistics {
-        &self.statistics
-    }
 }
 
 impl Task for Regression {
@@ -96,6 +89,29 @@ impl Task for Regression {
         }))
     }
 
+    fn figures(&self) -> &'static [TaskFigure] {
+        &[
+            TaskFigure { name: "r2", direction: Direction::Higher },
+            TaskFigure { name: "mae", direction: Direction::Lower },
+            TaskFigure { name: "rmse", direction: Direction::Lower },
+        ]
+    }
+
+    fn measure(&self, outputs: &[f64], targets: &[f32]) -> Vec<f64> {
+        let predictions: Vec<f64> =
+            outputs.chunks_exact(self.names.len().max(1)).flat_map(|row| self.decode(row)).collect();
+        let found = RegressionFigures::of(&predictions, targets, self.names.len());
+        [found.r2, found.mae, found.rmse].map(|figure| figure.unwrap_or(f64::NAN)).to_vec()
+    }
+
+    fn classes(&self) -> &[String] {
+        &self.names
+    }
+
+    fn statistics(&self) -> Option<&TargetStatistics> {
+        Some(&self.statistics)
+    }
+
     /// The outputs in the units of the targets.
     fn decode(&self, outputs: &[f64]) -> Vec<f64> {
         let TargetStatistics { mean, std } = &self.statistics;
@@ -117,7 +133,7 @@ mod tests {
         assert_eq!(statistics, TargetStatistics { mean: vec![2.0, 2004.0, 5.0], std: vec![1.0, 4.0, 1.0] });
         let task = Regression::new(&["a", "b", "c"].map(str::to_owned), RegressionLoss::default(), statistics);
         assert_eq!(task.decode(&[0.0, 0.5, -1.0]), [2.0, 2006.0, 4.0]);
-        assert_eq!((task.outputs(), task.target(), task.classes().len()), (3, TargetKind::Values(3), 0));
+        assert_eq!((task.outputs(), task.target(), task.classes().len()), (3, TargetKind::Values(3), 3));
     }
 
     #[test]

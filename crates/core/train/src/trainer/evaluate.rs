@@ -32,6 +32,8 @@ pub struct EvaluationInput {
     /// Whether samples that cannot be read are left out.
     pub skips: bool,
     pub task: Arc<dyn Task>,
+    /// The validation part.
+    pub images: Arc<dyn Dataset>,
 }
 
 impl EvaluationInput {
@@ -125,11 +127,13 @@ impl Trainer<'_> {
         data: &TrainingData,
         kept: Kept,
     ) -> Result<(Evaluation, bool), TrainError> {
-        let task = self.objective.task(&data.classes);
-        data.check_labels(task.as_ref(), part, images.as_ref())?;
         let (trained, group) = (self.trained.as_mut().ok_or(TrainError::NotFitted)?, self.group.as_ref());
+        let task = trained.evaluation.task.clone();
+        data.check_labels(task.as_ref(), part, images.as_ref())?;
         let loader = trained.evaluation.loader(images)?;
-        let pass = Pass::begin(images.len() as u64, group, EpochPosition::default()).keeping(kept);
+        let pass = Pass::begin(images.len() as u64, group, EpochPosition::default())
+            .keeping(kept)
+            .of(task.as_ref(), images.as_ref());
         evaluate_until(trained.program.as_mut(), &loader, &pass, &mut self.callbacks, &mut BadSamples::default())
     }
 }

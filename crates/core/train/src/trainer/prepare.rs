@@ -41,8 +41,8 @@ impl Session {
     ) -> Result<(Self, RunFiles), TrainError> {
         let (config, device, group) = (&run.train, trainer.device.as_ref(), trainer.group.as_ref());
         let (rank, world_size) = group.map_or((0, 1), |group| (group.rank(), group.world_size()));
-        let task = trainer.objective.task(&data.classes);
-        let monitor = trainer.objective.monitor(task.as_ref(), config)?;
+        let (objective, task) = trainer.objective.of_data(data, config)?;
+        let monitor = objective.monitor(task.as_ref(), config)?;
         data.parts().try_for_each(|(part, dataset)| data.check_labels(task.as_ref(), part, dataset.as_ref()))?;
         let map = ShardMap::new(config.shard_count(world_size), world_size)?;
         let shards = map.shards();
@@ -64,6 +64,7 @@ impl Session {
             memory: device.host_memory(),
             skips,
             task: task.clone(),
+            images: data.validation.clone(),
         };
         let mut validation = evaluation.loader(&data.validation)?;
         if let Some(limit) = config.limit_val_batches {
@@ -72,8 +73,7 @@ impl Session {
         }
 
         let compile = |config: &TrainConfig| {
-            let (objective, outputs) = (&trainer.objective, task.outputs());
-            compile_plans(config, &preparation, model, objective, outputs, shards, &device.target())
+            compile_plans(config, &preparation, model, &objective, task.outputs(), shards, &device.target())
         };
         let mut plans = compile(config)?;
         if let Some(group) = group {

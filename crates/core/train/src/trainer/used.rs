@@ -1,6 +1,7 @@
 //! The configuration that a fit really uses: checked like a command line's, compared with the device, the group and the data that were
 //! given, and completed by them, so that the run's record is true.
 
+use enmasse_datasets::TaskKind;
 use enmasse_graph::{Plans, TargetKind};
 use enmasse_wording::counted;
 
@@ -40,7 +41,8 @@ impl Trainer<'_> {
         if self.config.num_classes.is_some_and(|expected| expected != data.classes.len()) {
             return refuse("num_classes", format!("the data have {}", counted(data.classes.len(), "class")));
         }
-        let has_classes = self.objective.task(&data.classes).target() == TargetKind::Class;
+        let (_, task) = self.objective.of_data(data, &config.train)?;
+        let has_classes = task.target() == TargetKind::Class;
         if self.config.balance == Balance::Classes && !has_classes {
             return refuse("balance", "has no effect on a task without classes: leave it out".to_owned());
         }
@@ -48,6 +50,8 @@ impl Trainer<'_> {
             return refuse("model", format!("the trainer was given {name}"));
         }
         config.train.model = name.to_owned();
+        config.train.task =
+            Some(data.task).filter(|kind| self.objective.task.is_none() && *kind != TaskKind::Classification);
         config.train.epochs = config.train.epochs_of_run();
         // A program with settings of its own has found the model by its name.
         if self.program.is_none() && !self.is_its_own(&config.train, model, data)? {
@@ -98,8 +102,8 @@ impl Trainer<'_> {
         let Ok(known) = enmasse_models::find(&config.model) else { return Ok(true) };
         let preparation = Preparation::of(config, data);
         let plans = |model: &ModelFn| {
-            let (objective, outputs) = (&self.objective, self.objective.task(&data.classes).outputs());
-            compile_plans(config, &preparation, model, objective, outputs, 1, &self.device.target())
+            let (objective, task) = self.objective.of_data(data, config)?;
+            compile_plans(config, &preparation, model, &objective, task.outputs(), 1, &self.device.target())
         };
         // A model of the zoo may not fit these images.
         let Ok(expected) = plans(&|x, classes| known.forward(x, classes)) else { return Ok(false) };

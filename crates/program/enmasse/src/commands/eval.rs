@@ -4,11 +4,12 @@ pub mod images;
 mod knn;
 mod report;
 mod task;
+mod values;
 
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Command};
-use enmasse_datasets::{DataKind, OpenOptions};
+use enmasse_datasets::{DataKind, OpenOptions, TaskKind};
 use enmasse_image::EvalCrop;
 use enmasse_train::{LayeredConfig, MetricName, RunConfig, RunPaths, SettingSource, Surroundings};
 use images::{Form, Found, ImageSelection, Part};
@@ -98,6 +99,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         return knn::evaluate(request, neighbors);
     }
     request.weights.classifier.require_classes()?;
+    request.check_task()?;
     // The process that started this one has checked the flags, and copied the data.
     let is_decided = settings::is_decided(matches);
     match launched {
@@ -219,6 +221,22 @@ impl Request {
         };
         let selection = ImageSelection { root, form, part, options, saved, is_own };
         Ok(Request { weights, selection, config, shown, crops })
+    }
+
+    /// An error for flags that are about classes, where the weights predict something else.
+    fn check_task(&self) -> Result<(), Failure> {
+        let (kind, shown) = (self.weights.classifier.kind(), &self.shown);
+        let of_classes = [
+            ("confusion", shown.confusion.is_some()),
+            ("mistakes", shown.mistakes.is_some()),
+            ("crops", self.crops.len() > 1),
+        ];
+        match of_classes.into_iter().find(|(_, given)| *given) {
+            Some((flag, _)) if kind != TaskKind::Classification => {
+                Err(usage!("--{flag}: is about one class of each image, and this run is a {kind}; leave it out"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Copies the data, if that is asked for, and opens them. Warns of settings of `checked` that have no effect on them.

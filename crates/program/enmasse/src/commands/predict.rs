@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Command, value_parser};
 use enmasse_data::{BadSample, Dataset, DecodePool};
-use enmasse_datasets::{DataKind, DataLayout, LeftOut, holds_unlabelled, list_images, open_unlabelled};
+use enmasse_datasets::{DataKind, DataLayout, LeftOut, TaskKind, holds_unlabelled, list_images, open_unlabelled};
 use enmasse_image::decode::MAX_FILE_BYTES;
-use enmasse_train::{Guess, Images, LayeredConfig, Prediction, Surroundings, TrainConfig};
+use enmasse_train::{Guess, Images, LayeredConfig, PredictedValue, Prediction, Surroundings, TrainConfig};
 
 use crate::command_line::arguments::{self, ONE_DEVICE};
 use crate::command_line::settings::{self, Ranks};
@@ -92,7 +92,10 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 
     let mut output = Output::new(form == OutputForm::Json);
     if form == OutputForm::Csv {
-        output.text(header(top));
+        output.text(match weights.classifier.kind() {
+            TaskKind::Classification | TaskKind::MultiLabel => header(top),
+            TaskKind::Regression => header_of_values(&weights.classifier.classes),
+        });
     }
     let mut unreadable = 0;
     let crops = arguments::given_crops(matches);
@@ -211,7 +214,9 @@ fn images(given: Vec<PredictInput>, config: &TrainConfig, layers: &LayeredConfig
 /// The image, and one line per class.
 fn lines(prediction: &Prediction) -> Vec<String> {
     let line = |guess: &Guess| format!("  {:>8}  {} ({})", percent(guess.probability), guess.class, guess.index);
-    std::iter::once(prediction.image.clone()).chain(prediction.top.iter().map(line)).collect()
+    let number = |found: &PredictedValue| format!("  {:>8}  {}", found.value, found.name);
+    let lines = prediction.top.iter().map(line).chain(prediction.values.iter().map(number));
+    std::iter::once(prediction.image.clone()).chain(lines).collect()
 }
 
 /// The names of the columns.
@@ -220,9 +225,14 @@ fn header(top: usize) -> String {
     format!("path,class,probability{}", more.collect::<String>())
 }
 
+fn header_of_values(names: &[String]) -> String {
+    format!("path{}", names.iter().map(|name| format!(",{}", field(name))).collect::<String>())
+}
+
 fn row(prediction: &Prediction) -> String {
+    let values: String = prediction.values.iter().map(|found| format!(",{}", found.value)).collect();
     let guesses = prediction.top.iter().map(|guess| format!(",{},{}", field(&guess.class), guess.probability));
-    format!("{}{}", field(&prediction.image), guesses.collect::<String>())
+    format!("{}{}{values}", field(&prediction.image), guesses.collect::<String>())
 }
 
 #[cfg(test)]
@@ -234,7 +244,7 @@ mod tests {
         let check = |image: &str, classes: &[&str], expected: &str| {
             let guess = |(index, class): (usize, &&str)| Guess { index, class: (*class).to_owned(), probability: 0.25 };
             let top = classes.iter().enumerate().map(guess).collect();
-            assert_eq!(row(&Prediction { image: image.to_owned(), top }), expected);
+            assert_eq!(row(&Prediction { image: image.to_owned(), top, values: Vec::new() }), expected);
         };
         check("a/b.jpg", &["rose"], "a/b.jpg,rose,0.25");
         check("a b.jpg", &["rose", "lily"], "a b.jpg,rose,0.25,lily,0.25");

@@ -36,12 +36,16 @@ fn a_report_holds_everything_and_runs_nothing() {
 
     let page = read(&html);
     assert!(!page.contains("<script") && page.contains("=&lt;script&gt;alert(1)&lt;|script&gt;"), "{page}");
-    for part in ["<svg", "data:image/svg+xml;base64,", "data:image/png;base64,", ">macro average<", "SyncBN", "1.00 ×"] {
+    for part in ["<svg", "data:image/svg+xml;base64,", "data:image/png;base64,", ">macro average<", "SyncBN", "1.00 ×"]
+    {
         assert!(page.contains(part), "no {part} in {page}");
     }
     // Nothing is fetched: the only addresses are the name of SVG's language, and content.
     let outside = page.replace("http://www.w3.org/2000/svg", "");
-    assert!(!["http:", "https:", "//", "@import", "url("].iter().any(|part| has_outside_data(&outside, part)), "{page}");
+    assert!(
+        !["http:", "https:", "//", "@import", "url("].iter().any(|part| has_outside_data(&outside, part)),
+        "{page}"
+    );
 
     let table = read(&csv);
     let lines: Vec<&str> = table.lines().collect();

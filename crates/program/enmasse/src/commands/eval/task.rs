@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use enmasse_data::{DecodePool, EvalLoader, Sharding};
+use enmasse_datasets::TaskKind;
 use enmasse_image::EvalCrop;
 use enmasse_system::files::write_whole;
 use enmasse_train::{
@@ -14,6 +15,7 @@ use enmasse_train::{
 use super::EVALUATION;
 use super::images::{Found, Part};
 use super::report::Report;
+use super::values::ValuesReport;
 use crate::command_line::arguments::{self, DECIDED, crops_flag};
 use crate::command_line::settings;
 use crate::commands::weights::{PREPARATION, Weights};
@@ -85,6 +87,9 @@ impl Task {
         let loader = EvalLoader::new(&pool, data.clone(), transform, sharding).map_err(Failure::error)?;
         let loader = loader.skip_unreadable(config.train.bad_samples() != OnBadSample::Error);
         let loader = loader.cropped(crops).map_err(Failure::error)?;
+        let (task, kind) = (weights.classifier.task.as_ref(), weights.classifier.kind());
+        let has_classes = kind == TaskKind::Classification;
+        let loader = loader.with_targets(task.target().values());
         let device = rank.device(config)?;
         if let Some(group) = group {
             compare_devices(group, device.as_ref(), config.program.share_devices)?;
@@ -101,9 +106,15 @@ impl Task {
         };
         let mut reporter = Reporter::new(audience);
         let position = EpochPosition::default();
-        let kept = Kept { mistakes: shown.mistakes.is_some(), scores: false };
+        let kept = Kept { mistakes: shown.mistakes.is_some(), scores: !has_classes };
         let total = data.len() as u64;
-        let found = evaluate_keeping(program.as_mut(), &loader, total, group, position, kept, &mut reporter)?;
+        let mut found = evaluate_keeping(program.as_mut(), &loader, total, group, position, kept, &mut reporter)?;
+        if !has_classes {
+            let figures = found.scores.as_ref().map(|scores| scores.figures(task, data.as_ref()));
+            found.metrics.extend(figures.into_iter().flatten());
+            let report = ValuesReport { found: &found, images, task, kind, averaged: weights.classifier.averaged };
+            return reporter.finish(|output| report.print(output, shown.csv));
+        }
         if let (true, Some(path)) = (rank.is_first(), &shown.confusion) {
             self.draw(path, &found)?;
         }

@@ -6,17 +6,15 @@ use std::sync::Arc;
 use clap::ArgMatches;
 use enmasse_charts::{data_address, png};
 use enmasse_data::{Dataset, DecodePool, EvalLoader, Sharding};
-use enmasse_datasets::DataKind;
+use enmasse_datasets::{DataKind, TaskKind};
 use enmasse_image::{CropBox, Resizer};
-use enmasse_train::{
-    EpochPosition, Evaluation, Kept, RunConfig, Scores, SettingSource, evaluate_keeping, softmax,
-};
+use enmasse_train::{EpochPosition, Evaluation, Kept, RunConfig, Scores, SettingSource, evaluate_keeping, softmax};
 
 use crate::command_line::settings::{self, Ranks};
 use crate::commands::eval::images::{Form, Found, ImageSelection, Part};
 use crate::commands::weights::{self, Source, Weights};
 use crate::data::stand_in::shapes;
-use crate::failure::Failure;
+use crate::failure::{Failure, failed};
 use crate::ranks::Rank;
 use crate::report::{Audience, Reporter};
 
@@ -53,8 +51,13 @@ pub fn evaluate(run: &Path, matches: &ArgMatches, images: usize) -> Result<Evalu
     let layers = settings::layers(matches)?;
     let weights = weights::open(Source::run(run), &layers, DataKind::Folder, true)?;
     weights.classifier.require_classes()?;
+    let kind = weights.classifier.kind();
+    if kind != TaskKind::Classification {
+        return Err(failed!("a report has figures of classes, and this run is a {kind}: enmasse eval has its figures"));
+    }
     let saved = weights.classifier.configuration.clone();
-    let given = layers.config().train.data.clone().filter(|_| layers.source("data") == Some(&SettingSource::CommandLine));
+    let given =
+        layers.config().train.data.clone().filter(|_| layers.source("data") == Some(&SettingSource::CommandLine));
     let root = match given.or_else(|| saved.train.data.clone()) {
         Some(root) => root,
         None => shapes()?,
@@ -70,7 +73,8 @@ pub fn evaluate(run: &Path, matches: &ArgMatches, images: usize) -> Result<Evalu
         gallery.show(mistake.index, mistake.truth, predicted, mistake.probability)
     });
     let uncertain = found.scores.iter().flat_map(|scores| least_certain(scores, images));
-    let uncertain = uncertain.map(|(index, label, probability)| gallery.show(index, label, gallery.class(label), probability));
+    let uncertain =
+        uncertain.map(|(index, label, probability)| gallery.show(index, label, gallery.class(label), probability));
     let faults = (!left_out.is_empty()).then(|| left_out.to_string());
     Ok(Evaluated {
         part: part.describe(),

@@ -167,9 +167,17 @@ fn speed(record: &RunRecord) -> Option<String> {
     let ranks = counted(record.ranks(), "rank");
     let epoch = record.epoch_seconds().map(|seconds| format!(", {} an epoch", clock(seconds))).unwrap_or_default();
     let bound = record.bound().zip(record.waits()).map(|(bound, [data, ranks])| {
-        format!("; bounded by {bound}: {} of the time went on waiting for images, {} on sums over ranks", percent(data), percent(ranks))
+        format!(
+            "; bounded by {bound}: {} of the time went on waiting for images, {} on sums over ranks",
+            percent(data),
+            percent(ranks)
+        )
     });
-    Some(format!("{images:.1} images/s on {ranks}{epoch}, {} in all{}", clock(record.seconds()), bound.unwrap_or_default()))
+    Some(format!(
+        "{images:.1} images/s on {ranks}{epoch}, {} in all{}",
+        clock(record.seconds()),
+        bound.unwrap_or_default()
+    ))
 }
 
 /// What is known to be wrong with the data or the results.

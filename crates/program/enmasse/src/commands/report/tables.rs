@@ -148,9 +148,6 @@ mod tests {
     #[test]
     fn names_of_runs_are_text_in_every_form() {
         assert_eq!(table().csv(), "run,images_per_second\n'=a|b <script>,12.345\nc,\n");
-        assert_eq!(
-            table().markdown(),
-            "| run | images/s |\n|---|--:|\n| =a\\|b \\<script\\> | 12.3 |\n| c | – |\n"
-        );
+        assert_eq!(table().markdown(), "| run | images/s |\n|---|--:|\n| =a\\|b \\<script\\> | 12.3 |\n| c | – |\n");
     }
 }

@@ -1,0 +1,141 @@
+//! What `eval` prints where an image has labels or numbers instead of one class: their figures, as text, JSON and CSV.
+
+use enmasse_datasets::TaskKind;
+use enmasse_train::metrics::{DEFAULT_THRESHOLD, LabelFigures, LabelScores, RegressionFigures};
+use enmasse_train::{Evaluation, Task};
+use enmasse_wording::{counted, grouped, one_line};
+use serde_json::{Value, json};
+
+use super::images::Found;
+use crate::output::Output;
+use crate::output::csv::field;
+use crate::report::percent;
+
+/// The results of an evaluation that kept the outputs for all images.
+pub struct ValuesReport<'a> {
+    pub found: &'a Evaluation,
+    pub images: &'a Found,
+    pub task: &'a dyn Task,
+    pub kind: TaskKind,
+    /// Whether the weights are averages.
+    pub averaged: bool,
+}
+
+/// A row of the table: the label or number, and its figures by their names.
+struct Row {
+    name: String,
+    figures: Vec<(&'static str, Value)>,
+}
+
+impl ValuesReport<'_> {
+    /// Prints all of it: for scripts as JSON or, if `csv` is asked for, as a table.
+    pub fn print(&self, output: &mut Output, csv: bool) {
+        let rows = self.rows();
+        if output.is_json() {
+            output.json(self.event(&rows));
+        } else if csv {
+            csv_lines(&rows).into_iter().for_each(|line| output.text(line));
+        } else {
+            output.text(self.summary());
+            self.lines(&rows).into_iter().for_each(|line| output.text(line));
+        }
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let Some(scores) = &self.found.scores else { return Vec::new() };
+        let (outputs, targets) = scores.with_targets(self.images.data.as_ref());
+        let labels = self.images.classes.len();
+        let decoded: Vec<f64> = outputs.chunks_exact(labels.max(1)).flat_map(|row| self.task.decode(row)).collect();
+        let names = self.images.classes.iter().cloned();
+        match self.kind {
+            TaskKind::Regression => {
+                let figures = RegressionFigures::of(&decoded, &targets, labels).per_output;
+                let row = |(name, found): (String, enmasse_train::metrics::OutputFigures)| Row {
+                    name,
+                    figures: vec![("r2", json!(found.r2)), ("mae", json!(found.mae)), ("rmse", json!(found.rmse))],
+                };
+                names.zip(figures).map(row).collect()
+            }
+            TaskKind::MultiLabel | TaskKind::Classification => {
+                let scores = LabelScores { scores: &decoded, targets: &targets, labels };
+                let figures = scores.figures(&vec![DEFAULT_THRESHOLD; labels]).per_label;
+                let row = |((name, found), best): ((String, LabelFigures), f64)| Row {
+                    name,
+                    figures: vec![
+                        ("images", json!(found.support)),
+                        ("average_precision", json!(found.average_precision)),
+                        ("precision", json!(found.precision)),
+                        ("recall", json!(found.recall)),
+                        ("f1", json!(found.f1)),
+                        ("best_threshold", json!(best)),
+                    ],
+                };
+                names.zip(figures).zip(scores.best_thresholds()).map(row).collect()
+            }
+        }
+    }
+
+    fn event(&self, rows: &[Row]) -> Value {
+        let Evaluation { loss, samples, unreadable, metrics, .. } = self.found;
+        let mut event = json!({
+            "event": "eval", "task": self.kind.to_string(), "loss": loss, "samples": samples, "unreadable": unreadable,
+            "averaged": self.averaged, "part": self.images.part.word()
+        });
+        metrics.iter().for_each(|(name, value)| event[name] = (*value).into());
+        let row = |row: &Row| {
+            let mut object = json!({ "class": row.name });
+            row.figures.iter().for_each(|(name, value)| object[*name] = value.clone());
+            object
+        };
+        event["per_class"] = rows.iter().map(row).collect();
+        event
+    }
+
+    fn summary(&self) -> String {
+        let Evaluation { loss, samples, unreadable, metrics, .. } = self.found;
+        let skipped = if *unreadable > 0 { format!(", {unreadable} unreadable") } else { String::new() };
+        let images = counted(*samples as usize, "image") + &skipped;
+        let averaged = if self.averaged { ", with the averages of --ema or --lookahead" } else { "" };
+        let figures: String = metrics.iter().map(|(name, value)| format!("{name} {value:.4}, ")).collect();
+        format!("{}, {images}: {figures}loss {loss:.4}{averaged}", self.images.part.describe())
+    }
+
+    fn lines(&self, rows: &[Row]) -> Vec<String> {
+        let widest = rows.iter().map(|row| one_line(&row.name).chars().count()).max().unwrap_or(0).max("label".len());
+        let line = |name: &str, cells: Vec<String>| {
+            let cells: String = cells.into_iter().map(|cell| format!("  {cell:>17}")).collect();
+            format!("{name:<widest$}{cells}")
+        };
+        let names = rows.first().into_iter().flat_map(|row| &row.figures).map(|(name, _)| name.replace('_', " "));
+        let head = if self.kind == TaskKind::Regression { "number" } else { "label" };
+        let mut lines = vec![line(head, names.collect())];
+        lines.extend(rows.iter().map(|row| {
+            line(&one_line(&row.name), row.figures.iter().map(|(name, value)| shown(name, value)).collect())
+        }));
+        if self.kind == TaskKind::MultiLabel {
+            lines.push(format!("a label is predicted from a probability of {DEFAULT_THRESHOLD} on; the best threshold is that of the highest F1 on these images"));
+        }
+        lines
+    }
+}
+
+/// A figure for people.
+fn shown(name: &str, value: &Value) -> String {
+    match (name, value.as_f64()) {
+        (_, None) => "–".to_owned(),
+        ("images", _) => grouped(value.as_u64().unwrap_or(0)),
+        ("mae" | "rmse" | "r2" | "best_threshold", Some(value)) => format!("{value:.4}"),
+        (_, Some(value)) => percent(value),
+    }
+}
+
+fn csv_lines(rows: &[Row]) -> Vec<String> {
+    let names = rows.first().into_iter().flat_map(|row| &row.figures).map(|(name, _)| *name);
+    let mut lines = vec![std::iter::once("class").chain(names).collect::<Vec<_>>().join(",")];
+    lines.extend(rows.iter().map(|row| {
+        let cell = |value: &Value| if value.is_null() { String::new() } else { value.to_string() };
+        let cells = row.figures.iter().map(|(_, value)| cell(value));
+        std::iter::once(field(&row.name)).chain(cells).collect::<Vec<_>>().join(",")
+    }));
+    lines
+}
