@@ -1,4 +1,4 @@
-// Changes of order: channels last, as maps have them, and channels first, as PyTorch flattens them.
+// Changes of order: channels last, as maps have them, and channels first, as PyTorch flattens them. Changes of the number of channels.
 #include "element.h"
 
 // A matrix for each sample, and the same transposed.
@@ -52,3 +52,31 @@ KERNEL(transpose_bf16_to_f32, Bf16ToF32) { transpose(a); }
 KERNEL(transpose_bf16_to_bf16, Bf16ToBf16) { transpose(a); }
 KERNEL(transpose_f16_to_f32, F16ToF32) { transpose(a); }
 KERNEL(transpose_f16_to_f16, F16ToF16) { transpose(a); }
+
+// A matrix with more columns, of zeros, or without its last ones.
+template <class From, class To> struct Columns {
+    const From *from;  // [rows, read]
+    To *to;            // [rows, written]
+    uint64_t elements;  // of `to`
+    uint32_t read, written;
+};
+
+template <class From, class To> __device__ __forceinline__ void columns(const Columns<From, To> &a) {
+    uint64_t threads = (uint64_t)gridDim.x * blockDim.x;
+    for (uint64_t index = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; index < a.elements; index += threads) {
+        uint32_t column = (uint32_t)(index % a.written);
+        from_float(column < a.read ? to_float(a.from[index / a.written * a.read + column]) : 0.0f, a.to[index]);
+    }
+}
+
+using ColumnsF32ToF32 = Columns<float, float>;
+using ColumnsF32ToBf16 = Columns<float, bf16>;
+using ColumnsF32ToF16 = Columns<float, f16>;
+using ColumnsBf16ToF32 = Columns<bf16, float>;
+using ColumnsF16ToF32 = Columns<f16, float>;
+
+KERNEL(columns_f32_to_f32, ColumnsF32ToF32) { columns(a); }
+KERNEL(columns_f32_to_bf16, ColumnsF32ToBf16) { columns(a); }
+KERNEL(columns_f32_to_f16, ColumnsF32ToF16) { columns(a); }
+KERNEL(columns_bf16_to_f32, ColumnsBf16ToF32) { columns(a); }
+KERNEL(columns_f16_to_f32, ColumnsF16ToF32) { columns(a); }

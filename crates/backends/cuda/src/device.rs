@@ -22,6 +22,7 @@ use crate::libraries::{Libraries, Library};
 use crate::lower::engine_of;
 use crate::management::Management;
 use crate::nccl;
+use crate::ops::normalize::IMAGE_CHANNELS;
 use crate::program::{CudaProgram, Sequences};
 use crate::roofline;
 use crate::sequence::Sequence;
@@ -160,6 +161,10 @@ impl Device for Cuda {
 
     fn gate_bytes(&self) -> Option<usize> {
         Some(PACKET_BYTES)
+    }
+
+    fn image_channels(&self) -> Option<usize> {
+        Some(IMAGE_CHANNELS)
     }
 
     fn narrow_features(&self) -> bool {

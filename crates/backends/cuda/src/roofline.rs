@@ -6,6 +6,7 @@ use enmasse_tensor::DType;
 
 use crate::kernels::rows::PACKET_BYTES;
 use crate::ops::conv2d::may_take_relu;
+use crate::ops::normalize::IMAGE_CHANNELS;
 
 /// The public figures of a GPU.
 ///
@@ -82,8 +83,8 @@ pub static GPUS: [Gpu; 6] = [
 
 /// What a plan must be compiled for, as a GPU's `Device::target` says without a GPU.
 pub fn target() -> Target<'static> {
-    let (filters, gate_bytes) = (FilterOrder::Ohwi, Some(PACKET_BYTES));
-    Target { filters, gate_bytes, narrow_features: true, ..Target::default() }
+    let (filters, gate_bytes, image_channels) = (FilterOrder::Ohwi, Some(PACKET_BYTES), Some(IMAGE_CHANNELS));
+    Target { filters, gate_bytes, image_channels, narrow_features: true, ..Target::default() }
 }
 
 impl Gpu {

@@ -140,12 +140,18 @@ pub trait Device: Send + Sync {
         None
     }
 
+    /// What the channels of normalised images are a multiple of, if it pads them: see [`Target::image_channels`].
+    fn image_channels(&self) -> Option<usize> {
+        None
+    }
+
     /// The target for which models must be compiled to run on this device.
     fn target(&self) -> Target<'_> {
         Target {
             filters: self.filters(),
             narrow_features: self.narrow_features(),
             gate_bytes: self.gate_bytes(),
+            image_channels: self.image_channels(),
             fuse: Box::new(|graph, keep, mode| self.fuse(graph, keep, mode)),
         }
     }

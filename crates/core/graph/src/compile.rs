@@ -7,7 +7,7 @@ use crate::metric::add_metrics;
 use crate::ops::{CheckFinite, ShareMetrics};
 use crate::passes::{
     LossScale, OfGradients, Strategy, WeightedLoss, add_averages, collect, data_parallel, freeze, freeze_statistics,
-    narrow_features, optimize, read_averages, recompute, replicate, store_gates, sync_batch_norm,
+    narrow_features, optimize, pad_images, read_averages, recompute, replicate, store_gates, sync_batch_norm,
 };
 use crate::placement::{bytes, gradient_arena, place, state_tensors};
 use crate::{
@@ -124,6 +124,9 @@ impl Target<'_> {
         graph.prune(&mut [images, labels, sample_indices, logits]);
         if self.narrow_features {
             narrow_features(graph, *logits);
+        }
+        if let Some(multiple) = self.image_channels {
+            pad_images(graph, multiple, options.precision);
         }
         if let TargetKind::Values(count) = options.target {
             forward.take_values(count);

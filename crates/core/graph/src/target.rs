@@ -1,5 +1,5 @@
-//! A device's requirements on plans: the order of filters, the types of features, the operations to fuse, and what it stores for
-//! gradients.
+//! A device's requirements on plans: the order of filters, the types of features, the channels of images, the operations to fuse, and
+//! what it stores for gradients.
 //!
 //! A plan is compiled for a device's [`Target`], before gradients and memory are planned.
 //! Algorithms are names that the device owns: it refuses a plan that names an unknown one.
@@ -27,22 +27,26 @@ pub struct Target<'a> {
     /// Bytes of activations for each byte that tells which of them the activation of a batch norm passed. `None` where gradients find
     /// that out from other values: see [`crate::ops::BatchNormReduce`].
     pub gate_bytes: Option<usize>,
+    /// What the channels of normalised images are a multiple of where they have 16 bits and only convolutions of one group, whose windows
+    /// overlap, read them. The further channels are zeros, which weights do not have. `None` where images have their own channels alone.
+    pub image_channels: Option<usize>,
 }
 
 impl Default for Target<'_> {
     fn default() -> Self {
         let fuse: Box<Fuse> = Box::new(|graph, keep, _| fuse(graph, keep));
-        Target { filters: FilterOrder::default(), narrow_features: false, gate_bytes: None, fuse }
+        Target { filters: FilterOrder::default(), narrow_features: false, gate_bytes: None, image_channels: None, fuse }
     }
 }
 
 impl fmt::Debug for Target<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Target { filters, narrow_features, gate_bytes, fuse: _ } = self;
+        let Target { filters, narrow_features, gate_bytes, image_channels, fuse: _ } = self;
         f.debug_struct("Target")
             .field("filters", filters)
             .field("narrow_features", narrow_features)
             .field("gate_bytes", gate_bytes)
+            .field("image_channels", image_channels)
             .finish_non_exhaustive()
     }
 }

@@ -1,7 +1,8 @@
 //! Convolution over images, and its two gradients: by an engine of cuDNN, with kernels around it for what the engine does not
 //! take.
 //!
-//! Weights that multiply 16-bit activations are rounded once a step, all at once. A ReLU after a bias is computed by the same engine,
+//! Weights that multiply 16-bit activations are rounded once a step, all at once; those of images with channels of zeros get zeros, too,
+//! and their gradient loses what it has for these channels. A ReLU after a bias is computed by the same engine,
 //! where nothing else reads the convolution's result.
 
 use std::ptr;
@@ -16,9 +17,10 @@ use crate::CudaError;
 use crate::cudnn::{ConvolutionPlan, Direction, Epilogue, Problem};
 use crate::engines::Engines;
 use crate::kernels::rows::Rows;
-use crate::kernels::{bias, elementwise};
+use crate::kernels::{bias, blocks, elementwise, kernel};
 use crate::lower::{Places, arithmetic, scratch, unsupported};
 use crate::sequence::{Call, LibraryCall};
+use crate::work::Argument::{Read, U32, U64, Write};
 use crate::work::{Kernel, Memory, Place, Span};
 
 /// Workspaces begin at multiples of this many bytes.
@@ -27,11 +29,20 @@ pub(super) const ALIGNMENT: usize = 256;
 impl OnCuda for Conv2d {
     fn lower(&self, o: &Operands, lowering: &mut Lowering) -> Lowered {
         let engine = engine(o, lowering)?;
-        let (x, w, y, bias) = (o.input(0), multiplied(o, o.input(1)), o.output(0), o.optional(2));
+        let (x, y, bias) = (o.input(0), o.output(0), o.optional(2));
+        let channels = input_channels(o, o.node.inputs[1], &engine);
+        let (mut calls, w, used) = if channels[0] == channels[1] {
+            (Vec::new(), multiplied(o, o.input(1)), 0)
+        } else {
+            let padded = padded_weights(&engine);
+            let pad = columns([DType::F32, engine.weights], channels, o.input(1), padded);
+            (vec![Call::Kernel(pad)], padded, padded.bytes)
+        };
         if engine.problem().direction != Direction::Forward(Epilogue::None) {
-            return Ok(computed([call(&engine, [x, w, y], bias.map(|bias| multiplied(o, bias)), 0)]));
+            calls.push(call(&engine, [x, w, y], bias.map(|bias| multiplied(o, bias)), used));
+            return Ok(computed(calls));
         }
-        let mut calls = vec![call(&engine, [x, w, y], None, 0)];
+        calls.push(call(&engine, [x, w, y], None, used));
         if let Some(bias) = bias {
             let [n, h, w, channels] = engine.problem().y;
             let size = Rows { rows: n * h * w, channels, dtype: o.activations() };
@@ -60,6 +71,12 @@ impl OnCuda for Conv2dBackwardWeights {
     fn lower(&self, o: &Operands, lowering: &mut Lowering) -> Lowered {
         let engine = engine(o, lowering)?;
         let (x, dy, dw) = (o.input(0), o.input(1), o.output(0));
+        let [own, written] = input_channels(o, o.node.outputs[0], &engine);
+        if own != written {
+            let padded = padded_weights(&engine);
+            let cut = columns([engine.weights, DType::F32], [written, own], padded, dw);
+            return Ok(computed([call(&engine, [x, padded, dy], None, padded.bytes), Call::Kernel(cut)]));
+        }
         if engine.weights == DType::F32 {
             return Ok(computed([call(&engine, [x, dw, dy], None, 0)]));
         }
@@ -70,6 +87,23 @@ impl OnCuda for Conv2dBackwardWeights {
         let cast = elementwise::cast(o.activations(), narrow, DType::F32, dw);
         Ok(computed([call(&engine, [x, narrow, dy], None, narrow.bytes), Call::Kernel(cast)]))
     }
+}
+
+/// Input channels of weights or of their gradient, and those of the engine's, which are more where images have channels of zeros.
+fn input_channels(o: &Operands, weights: ValueId, engine: &ConvolutionPlan) -> [usize; 2] {
+    [o.plan.shape(weights).last(), engine.problem().w[3]]
+}
+
+/// The engine's weights or their gradient, with those of channels of zeros.
+fn padded_weights(engine: &ConvolutionPlan) -> Span {
+    scratch(0, engine.problem().w.iter().product::<usize>() * engine.weights.size())
+}
+
+/// Rows of so many columns with other numbers of columns: without the last ones, or with zeros for further ones.
+fn columns([read, written]: [DType; 2], [before, after]: [usize; 2], from: Span, to: Span) -> Kernel {
+    let elements = to.bytes / written.size();
+    let arguments = vec![Read(from), Write(to), U64(elements as u64), U32(before as u32), U32(after as u32)];
+    kernel(format!("columns_{read}_to_{written}"), blocks(elements), arguments)
 }
 
 /// The kernel that rounds the weights that convolutions and linear layers multiply with narrower activations, and the biases that
@@ -197,5 +231,12 @@ fn convolution_problem(plan: &Plan, node: &Node, conv: Conv2d, direction: Direct
         <[usize; 4]>::try_from(&shape[..]).map_err(|_| unsupported())
     };
     let arithmetic = arithmetic(plan, node, x)?;
-    Ok(Problem { direction, x: shape(x)?, w: shape(w)?, y: shape(y)?, conv, arithmetic })
+    let (x, [outputs, height, width, _]) = (shape(x)?, shape(w)?);
+    // Images may have channels of zeros, which the plan's weights do not have.
+    let w = [outputs, height, width, x[3] / conv.groups];
+    Ok(Problem { direction, x, w, y: shape(y)?, conv, arithmetic })
 }
+
+#[cfg(test)]
+#[path = "conv2d_tests.rs"]
+mod tests;

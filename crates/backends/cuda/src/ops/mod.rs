@@ -27,7 +27,7 @@ mod loss_scale;
 mod mask_samples;
 mod max_pool;
 mod multiply;
-mod normalize;
+pub(crate) mod normalize;
 mod pointwise;
 mod replicate;
 mod reshape;

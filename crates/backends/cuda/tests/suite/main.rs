@@ -7,6 +7,7 @@ mod models;
 mod program;
 
 mod against_reference;
+mod images;
 mod loss_scale;
 mod nccl;
 mod ranks;

@@ -26,6 +26,16 @@ pub struct Shapes {
     pub filters: FilterOrder,
 }
 
+impl Shapes {
+    /// Input channels / groups of the weights. Further channels of `x` are zeros.
+    fn inputs(&self) -> usize {
+        match self.filters {
+            FilterOrder::Hwio => self.w[2],
+            FilterOrder::Ohwi => self.w[3],
+        }
+    }
+}
+
 /// `y[o] = bias + sum over taps and input channels of x * w`.
 pub fn forward(x: &[f64], w: &[f64], bias: Option<&[f64]>, shapes: &Shapes, conv: &Conv2d) -> Vec<f64> {
     let mut y = match bias {
@@ -107,7 +117,7 @@ fn add_scaled(to: &mut [f64], scale: f64, values: &[f64]) {
 /// multiplied with every y, or with its weight. The weights of a tap are adjacent: see [`weights`].
 fn products(shapes: &Shapes, conv: &Conv2d, mut product: impl FnMut(Range<usize>, Range<usize>, Range<usize>)) {
     let (in_channels, out_channels) = (shapes.x[3], shapes.y[3]);
-    let (inputs, outputs) = (in_channels / conv.groups, out_channels / conv.groups);
+    let (inputs, outputs) = (shapes.inputs(), out_channels / conv.groups);
     let taps: usize = conv.window.kernel.iter().product();
     visit(shapes.x, shapes.y, &conv.window, |out_pixel, in_pixel, tap| {
         for group in 0..conv.groups {
@@ -122,7 +132,7 @@ fn products(shapes: &Shapes, conv: &Conv2d, mut product: impl FnMut(Range<usize>
 /// Calls `weight(stored, by input, by output)` for every weight, with its index as the plan stores it, and in the orders
 /// `[group, tap, input, output]` and `[group, tap, output, input]`.
 fn weights(shapes: &Shapes, conv: &Conv2d, mut weight: impl FnMut(usize, usize, usize)) {
-    let (inputs, outputs) = (shapes.x[3] / conv.groups, shapes.y[3] / conv.groups);
+    let (inputs, outputs) = (shapes.inputs(), shapes.y[3] / conv.groups);
     let taps: usize = conv.window.kernel.iter().product();
     for group in 0..conv.groups {
         for output in 0..outputs {

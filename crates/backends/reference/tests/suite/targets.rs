@@ -2,7 +2,7 @@
 
 use crate::common::{Batch, TO_GRADIENTS, program_for, state, submit, train};
 use enmasse_device::Program;
-use enmasse_graph::{CompileOptions, Conv, FilterOrder, Init, Mode, Phase, Target, Tensor};
+use enmasse_graph::{CompileOptions, Conv, FilterOrder, Init, Mode, Phase, Precision, Target, Tensor};
 
 /// Convolutions with different numbers of inputs and outputs per group, and one that adds another gradient to its own.
 fn net(x: Tensor) -> Tensor {
@@ -20,8 +20,12 @@ struct Results {
     tensors: Vec<Vec<f64>>,
 }
 
-fn results(target: &Target) -> Results {
-    let mut program = program_for(target, &net, &CompileOptions { shards: 2, ..CompileOptions::new("net", 2, 7, 3) });
+fn options() -> CompileOptions {
+    CompileOptions { shards: 2, ..CompileOptions::new("net", 2, 7, 3) }
+}
+
+fn results(target: &Target, options: &CompileOptions) -> Results {
+    let mut program = program_for(target, &net, options);
     let losses = (1..=3).map(|step| {
         let batch = Batch::random(&program, step);
         train(&mut program, &batch, step, 0.1).loss
@@ -39,8 +43,8 @@ fn results(target: &Target) -> Results {
 
 #[test]
 fn the_order_of_filters_changes_no_bit() {
-    let [usual, other] =
-        [FilterOrder::Hwio, FilterOrder::Ohwi].map(|filters| results(&Target { filters, ..Target::default() }));
+    let [usual, other] = [FilterOrder::Hwio, FilterOrder::Ohwi]
+        .map(|filters| results(&Target { filters, ..Target::default() }, &options()));
     assert_eq!(usual, other);
 }
 
@@ -66,13 +70,28 @@ fn the_order_of_filters_is_in_shapes_texts_and_first_values() {
 
 #[test]
 fn bits_of_what_activations_passed_change_no_bit() {
-    let usual = results(&Target::default());
+    let usual = results(&Target::default(), &options());
     // Eight elements do not divide six channels, so a byte is for one; two do.
     for bytes in [32, 8] {
         let target = Target { gate_bytes: Some(bytes), ..Target::default() };
         let text = target.compile(&net, &CompileOptions::new("net", 2, 7, 3)).unwrap().train.unwrap().to_string();
         assert!(text.contains("u8[2,4,4,"), "{text}");
-        assert_eq!(usual, results(&target));
+        assert_eq!(usual, results(&target, &options()));
+    }
+}
+
+/// In f64 all results are those of images without zeros. Plans of 16 bits alone have them.
+#[test]
+fn channels_of_zeros_change_no_bit() {
+    for filters in [FilterOrder::Hwio, FilterOrder::Ohwi] {
+        let [usual, padded] = [None, Some(8)].map(|image_channels| {
+            let target = Target { filters, image_channels, ..Target::default() };
+            let options = CompileOptions { precision: Precision::Bf16, ..options() };
+            let text = target.compile(&net, &options).unwrap().train.unwrap().to_string();
+            assert_eq!(text.contains("bf16[2,7,7,8]"), image_channels.is_some(), "{text}");
+            results(&target, &options)
+        });
+        assert_eq!(usual, padded);
     }
 }
 
@@ -85,7 +104,7 @@ fn a_device_that_fuses_nothing_computes_the_same() {
     };
     assert_eq!(names(&Target::default()).iter().filter(|name| **name == "relu").count(), 0);
     assert_eq!(names(&apart).iter().filter(|name| **name == "relu").count(), 2);
-    let (fused, apart) = (results(&Target::default()), results(&apart));
+    let (fused, apart) = (results(&Target::default(), &options()), results(&apart, &options()));
     for (a, b) in fused.tensors.iter().flatten().zip(apart.tensors.iter().flatten()) {
         assert!((a - b).abs() <= 1e-12 * b.abs().max(1.0), "{a} {b}");
     }

@@ -7,7 +7,8 @@ use crate::autodiff::Backward;
 use crate::{GraphError, Init, Layout, Node, Tensor, ValueId, Window};
 
 /// Cross-correlation with zero padding, plus the bias if given. If the statistics are results, they are those of `y` as it is stored, as
-/// [`super::BatchNormStatistics`] has them: a device gathers them while a piece of the result is in cache.
+/// [`super::BatchNormStatistics`] has them: a device gathers them while a piece of the result is in cache. Channels of `x` that `w` lacks
+/// are zeros ([`crate::Target::image_channels`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Conv2d {
     /// The window.
@@ -77,7 +78,7 @@ impl Operation for Conv2dBackwardData {
     }
 }
 
-/// The gradient of a convolution's weights.
+/// The gradient of a convolution's weights. Channels of `x` that `dw` lacks are zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Conv2dBackwardWeights(pub Conv2d);
 

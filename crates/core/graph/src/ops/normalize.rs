@@ -3,7 +3,8 @@
 use super::Operation;
 
 /// `(x / 255 - mean) / std` per channel. With one mean and std the result has one channel, computed from the images' first
-/// channel. In grey images all channels are equal.
+/// channel. In grey images all channels are equal. Further channels of the result are zeros, in the plans of devices that ask for them
+/// ([`crate::Target::image_channels`]).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Normalize {
     /// Mean of each of the 1 or 3 channels, on the scale 0 to 1.
