@@ -21,13 +21,6 @@ type Answer = Result<ConvolutionPlan, CudaError>;
 fn main() -> Result<()> {
     let folder = std::env::args().nth(1).context("name the folder that .ci/cuda makes")?;
     let cudnn = Cudnn::load(&Libraries::in_folders(&[folder.into()]), u32::MAX)?;
-    let models: Vec<(&str, Vec<Problem>)> = enmasse_models::models()
-        .iter()
-        .map(|model| (model.name(), zoo::convolutions(model, Precision::F32)))
-        .filter(|(_, problems)| !problems.is_empty())
-        .collect();
-    let distinct: BTreeMap<String, Problem> =
-        models.iter().flat_map(|(_, problems)| problems).map(|problem| (problem.to_string(), *problem)).collect();
     println!("# cuDNN's plans for the zoo\n");
     println!(
         "Made by `cargo run -p enmasse-cuda --example cudnn_plans FOLDER` on {}, with cuDNN {}, batches of {}, NHWC,\n\
@@ -42,18 +35,19 @@ fn main() -> Result<()> {
          cuDNN finalized a plan. Nothing was run. An engine that is compiled at run time counts as taken once NVRTC has compiled\n\
          it: a stand-in for the driver then says that the kernel is loaded. A refusal is no proof, since it may be due to the\n\
          missing driver. The models have {} distinct convolutions and gradients together.\n",
-        distinct.len(),
+        distinct(&convolutions(Precision::F32)).len(),
     );
     let gpus = zoo::gpus();
     // The graphs of each reason.
     let mut refused: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for arithmetic in zoo::ARITHMETICS {
+        let models = convolutions(arithmetic);
+        let distinct = distinct(&models);
         let mut answers: Vec<BTreeMap<&String, Answer>> = Vec::new();
         for (name, json) in &gpus {
             let device = cudnn.device(json).context(name.clone())?;
             let ask = |problem: &Problem| {
-                let problem = Problem { arithmetic, ..*problem };
-                let plans = cudnn.plans(&Target::Device(&device), &problem, &zoo::OPTIONS);
+                let plans = cudnn.plans(&Target::Device(&device), problem, &zoo::OPTIONS);
                 plans.map(|mut plans| plans.swap_remove(0))
             };
             answers.push(distinct.iter().map(|(text, problem)| (text, ask(problem))).collect());
@@ -104,6 +98,17 @@ fn main() -> Result<()> {
         println!("- {why}: {} graphs, such as {}", graphs.len(), graphs[0]);
     }
     Ok(())
+}
+
+/// The convolutions of each model that has some.
+fn convolutions(arithmetic: Precision) -> Vec<(&'static str, Vec<Problem>)> {
+    let models = enmasse_models::models().iter().map(|model| (model.name(), zoo::convolutions(model, arithmetic)));
+    models.filter(|(_, problems)| !problems.is_empty()).collect()
+}
+
+/// All distinct ones by their texts.
+fn distinct(models: &[(&str, Vec<Problem>)]) -> BTreeMap<String, Problem> {
+    models.iter().flat_map(|(_, problems)| problems).map(|problem| (problem.to_string(), *problem)).collect()
 }
 
 /// The date in UTC.

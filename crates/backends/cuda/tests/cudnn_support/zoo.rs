@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use enmasse_cuda::cudnn::{Direction, Epilogue, Options, Problem};
+use enmasse_cuda::roofline::target;
 use enmasse_graph::ops::{Conv2dBackwardData, Conv2dBackwardWeights};
-use enmasse_graph::{CompileOptions, FilterOrder, Op, Precision, Target, ValueId};
+use enmasse_graph::{CompileOptions, Op, Precision, ValueId};
 use enmasse_models::Model;
 use serde_json::{Map, Value};
 
@@ -29,11 +30,11 @@ pub fn gpus() -> Vec<(String, String)> {
     described.collect()
 }
 
-/// The convolutions of a model's training step, each distinct one once.
+/// The convolutions of a model's training step in this precision, each distinct one once.
 pub fn convolutions(model: &Model, arithmetic: Precision) -> Vec<Problem> {
-    let target = Target { filters: FilterOrder::Ohwi, ..Target::default() };
-    let options = CompileOptions::new(model.name(), BATCH, model.size(), 1000);
-    let plans = target.compile(&|x| model.forward(x, 1000), &options).expect("a plan");
+    let precision = arithmetic;
+    let options = CompileOptions { precision, ..CompileOptions::new(model.name(), BATCH, model.size(), 1000) };
+    let plans = target().compile(&|x| model.forward(x, 1000), &options).expect("a plan");
     let plan = plans.train.expect("a training step");
     let mut seen = BTreeSet::new();
     let problems = plan.instructions.iter().filter_map(|node| {
@@ -59,6 +60,8 @@ pub fn convolutions(model: &Model, arithmetic: Precision) -> Vec<Problem> {
             }
             _ => return None,
         };
+        // Images may have channels of zeros, for which the program gives the weights zeros.
+        let w = [w[0], w[1], w[2], x[3] / conv.groups];
         let problem = Problem { direction, x, w, y, conv: *conv, arithmetic };
         seen.insert(problem.to_string()).then_some(problem)
     });
