@@ -8,6 +8,7 @@ mod scan;
 mod show;
 mod split;
 mod stats;
+mod targets;
 
 use clap::{ArgMatches, Command};
 

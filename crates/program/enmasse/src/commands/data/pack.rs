@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::opened::{Opened, WHOLE_MACHINE};
 use super::scan::Scan;
+use super::targets::among;
 use crate::command_line::arguments::{self, SOURCE, count, data_as, option, settings_with};
 use crate::failure::{Failure, usage};
 use crate::output::{Output, say};
@@ -80,7 +81,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let (form, pool) = (form(matches, &opened)?, opened.pool()?);
     let Opened { config, root, data, .. } = opened;
     let total = data.parts().map(|(_, part)| part.len()).sum();
-    let has_test = data.test.is_some();
+    let (has_test, among) = (data.test.is_some(), among(&data));
     let (parts, test, classes) = ([data.train, data.validation], data.test, data.classes);
     let most_skipped = match config.train.bad_samples() {
         OnBadSample::Error => 0,
@@ -104,15 +105,14 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut output = Output::new(config.program.json);
     match output.is_json() {
         true => output.json(json!({
-            "event": "pack", "data": root, "file": path, "kind": unpacked.kind, "classes": unpacked.classes.len(),
-            "train": train, "validation": validation, "test": test,
+            "event": "pack", "data": root, "file": path, "kind": unpacked.kind, "task": unpacked.task,
+            "classes": unpacked.classes.len(), "train": train, "validation": validation, "test": test,
             "unreadable": total - train - validation - test, "bytes": bytes
         })),
         false => output.text(format_args!(
-            "{}: {} for training{others}, in {}; {}",
+            "{}: {} for training{others}, {among}; {}",
             path.display(),
             counted(train, "image"),
-            counted(unpacked.classes.len(), "class"),
             mebibytes(bytes as usize)
         )),
     }

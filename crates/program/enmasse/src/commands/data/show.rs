@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::{ArgMatches, Command};
 use enmasse_charts::contact_sheet;
 use enmasse_data::{Dataset, Sampler, Sharding, TrainOrder};
+use enmasse_datasets::TaskKind;
 use enmasse_image::{Canvas, EvalTransform, Image, ImageRegion, RegionRequest, Resizer, TrainTransform, Transform};
 use enmasse_system::files::write_whole;
 use enmasse_train::{Preparation, SETTINGS, Setting, SettingGroup, draw_classes};
@@ -14,6 +15,7 @@ use enmasse_wording::counted;
 use serde_json::json;
 
 use super::opened::Opened;
+use super::targets::{json_of_image, noun};
 use crate::command_line::arguments::{count, data, file, flag, settings};
 use crate::failure::Failure;
 use crate::output::{Output, warn, warn_of_left_out};
@@ -85,14 +87,22 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     }
     let png = contact_sheet(view.training.size(), &groups).map_err(Failure::error)?;
     write(&sheet, &png)?;
-    write(&classes, draw_classes(data).as_bytes())?;
+    // Of numbers there is nothing to count.
+    let has_counts = data.task != TaskKind::Regression;
+    if has_counts {
+        write(&classes, draw_classes(data).as_bytes())?;
+    }
 
     let mut output = Output::new(config.program.json);
     match output.is_json() {
         true => {
-            let sample = |&index: &usize| json!({ "index": index, "name": data.train.name(index), "class": data.classes[data.train.label(index)] });
+            let sample = |&index: &usize| {
+                let (key, value) = json_of_image(data, dataset, index);
+                json!({ "index": index, "name": data.train.name(index), key: value })
+            };
             output.json(json!({
-                "event": "show", "data": opened.root, "sheet": sheet, "classes": classes, "versions": versions,
+                "event": "show", "data": opened.root, "task": data.task, "sheet": sheet,
+                "classes": has_counts.then_some(classes), "versions": versions,
                 "augmentation": view.training.to_string(), "samples": chosen.iter().map(sample).collect::<Vec<_>>()
             }));
         }
@@ -100,7 +110,16 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
             output.text(format_args!("augmentation: {}", view.training));
             let (samples, versions) = (counted(chosen.len(), "sample"), counted(versions, "version"));
             output.text(format_args!("wrote {}: {samples}, each in {versions}", sheet.display()));
-            output.text(format_args!("wrote {}: {}", classes.display(), counted(data.classes.len(), "class")));
+            match has_counts {
+                true => {
+                    let known = counted(data.classes.len(), noun(data.task));
+                    output.text(format_args!("wrote {}: {known}", classes.display()));
+                }
+                false => output.text(format_args!(
+                    "not written: {}, since images have numbers and no classes; enmasse data stats has their range",
+                    classes.display()
+                )),
+            }
         }
     }
     output.finish()

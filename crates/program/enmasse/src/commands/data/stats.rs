@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::opened::{Opened, WHOLE_MACHINE};
 use super::scan::Scan;
+use super::targets::{Summary, among};
 use crate::command_line::arguments::{SOURCE, data, settings_with};
 use crate::failure::Failure;
 use crate::output::{Output, say, warn_of_left_out};
@@ -52,16 +53,18 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let found = look(&opened, &transform)?;
 
     let [mean, std] = [found.moments.mean(), found.moments.std()].map(|values| values[..channels].to_vec());
+    let summary = Summary::of(data, data.train.as_ref());
     let mut output = Output::new(config.program.json);
     match output.is_json() {
         true => output.json(json!({
-            "event": "stats", "data": root, "kind": data.kind, "classes": data.classes.len(), "samples": found.samples,
+            "event": "stats", "data": root, "kind": data.kind, "task": data.task, "classes": data.classes.len(),
+            "targets": summary.to_json(), "samples": found.samples,
             "unreadable": data.train.len() - found.samples, "size": size, "mean": mean, "std": std,
             "sizes": found.sizes.iter().map(|((width, height), count)| [width, height, count]).collect::<Vec<_>>()
         })),
         false => {
-            let (samples, classes) = (counted(found.samples, "image"), counted(data.classes.len(), "class"));
-            output.text(format_args!("training: {samples} in {classes}"));
+            output.text(format_args!("training: {} {}", counted(found.samples, "image"), among(data)));
+            summary.lines().iter().for_each(|line| output.text(format_args!("targets:  {line}")));
             output.text(format_args!("sizes:    {}", found.sizes_in_words()));
             let whole = if data.kind == DataKind::Folder { format!(" at {size}x{size}") } else { String::new() };
             output.text(format_args!("pixels{whole}: --mean {} --std {}", list(&mean), list(&std)));

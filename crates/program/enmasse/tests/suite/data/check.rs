@@ -31,7 +31,7 @@ fn a_sound_data_set() {
         assert_eq!(enmasse(&["data", "check", &data, "--loader-threads", threads]).well().stdout, expected);
     }
     let object = enmasse(&["data", "check", &data, "--json"]).well().json().remove(0);
-    assert_eq!(object["parts"][1], json!({ "part": "validation", "samples": 2, "counts": [1, 1] }));
+    assert_eq!(object["parts"][1], json!({ "part": "validation", "samples": 2, "counts": [1, 1], "targets": null }));
     assert_eq!((&object["problems"], &object["notes"]), (&json!([]), &json!([])));
 }
 

@@ -6,6 +6,7 @@ mod pack;
 mod show;
 mod split;
 mod stats;
+mod targets;
 
 use std::fs::create_dir_all;
 use std::path::{Path, PathBuf};

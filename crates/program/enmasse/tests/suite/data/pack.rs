@@ -150,7 +150,7 @@ fn bad_images_and_damaged_files() {
     };
     let whole = fs::read(&file).unwrap();
     check(&whole[..whole.len() - 1], "truncated, or still being copied; copy it again");
-    let newer = [&whole[..8], &[4], &whole[9..]].concat();
+    let newer = [&whole[..8], &[5], &whole[9..]].concat();
     check(&newer, "it is a packed file of version 5, and this program reads versions 1 to 4");
 }
 

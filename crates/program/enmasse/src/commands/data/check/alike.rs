@@ -3,13 +3,16 @@
 use std::collections::HashMap;
 
 use enmasse_dataset_tools::Nearest;
+use enmasse_datasets::TaskKind;
+use enmasse_train::TrainingData;
 
 use super::finding::{Finding, Item};
 use super::look::CheckedPart;
+use crate::commands::data::targets::of_image;
 
 /// What occurs twice.
 pub struct Alike {
-    /// The same image with two labels.
+    /// The same image with two classes, or other labels or numbers.
     pub of_two_classes: Finding,
     /// The same image in two parts.
     pub in_two_parts: Finding,
@@ -23,7 +26,7 @@ pub struct Alike {
 type ImageLocation = (usize, usize);
 
 /// Compares all images with each other.
-pub fn find(classes: &[String], parts: &[CheckedPart]) -> Alike {
+pub fn find(data: &TrainingData, parts: &[CheckedPart]) -> Alike {
     let mut places: HashMap<u128, Vec<ImageLocation>> = HashMap::new();
     for (number, part) in parts.iter().enumerate() {
         for (index, look) in part.looks.iter().enumerate() {
@@ -36,14 +39,19 @@ pub fn find(classes: &[String], parts: &[CheckedPart]) -> Alike {
     let mut same: Vec<Vec<ImageLocation>> = places.into_values().filter(|places| places.len() > 1).collect();
     same.sort_unstable();
 
-    let label = |&(part, index): &ImageLocation| parts[part].dataset.label(index);
+    let label = |&(part, index): &ImageLocation| {
+        let dataset = parts[part].dataset.as_ref();
+        (dataset.label(index), dataset.targets(index))
+    };
     let has_two_labels = |places: &[ImageLocation]| places.iter().any(|place| label(place) != label(&places[0]));
     let has_two_parts = |places: &[ImageLocation]| places.iter().any(|place| place.0 != places[0].0);
     let item = |places: &Vec<ImageLocation>| {
         Item::of_files(places.iter().map(|&(part, index)| parts[part].name(index)).collect())
     };
     let of_classes = |places: &Vec<ImageLocation>| {
-        let file = |place: &ImageLocation| (parts[place.0].name(place.1), classes[label(place)].as_str());
+        let file = |&(part, index): &ImageLocation| {
+            (parts[part].name(index), of_image(data, parts[part].dataset.as_ref(), index))
+        };
         Item::of_classes(&places.iter().map(file).collect::<Vec<_>>())
     };
     let two_labels: Vec<Item> = same.iter().filter(|places| has_two_labels(places)).map(of_classes).collect();
@@ -53,9 +61,14 @@ pub fn find(classes: &[String], parts: &[CheckedPart]) -> Alike {
     let like = ["looks like", "look like"].map(|verb| {
         format!("outside training {verb} a training image (at most {} of 64 bits differ)", Nearest::WITHIN)
     });
+    let two = match data.task {
+        TaskKind::Classification => ["has two classes", "have two classes"],
+        TaskKind::MultiLabel => ["has other labels elsewhere", "have other labels elsewhere"],
+        TaskKind::Regression => ["has other numbers elsewhere", "have other numbers elsewhere"],
+    };
     let image = |kind, said, items| Finding::counted(kind, "image", said, items);
     Alike {
-        of_two_classes: image("of_two_classes", ["has two classes", "have two classes"], two_labels),
+        of_two_classes: image("of_two_classes", two, two_labels),
         in_two_parts: image("in_two_parts", ["is in two parts", "are in two parts"], two_parts),
         repeated: image("repeated", ["is more than once in a part", "are more than once in a part"], repeated),
         near: image("near", [&like[0], &like[1]], near(parts)),

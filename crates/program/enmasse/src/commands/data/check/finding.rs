@@ -79,7 +79,7 @@ impl Item {
     }
 
     /// The same image in several classes: its files, each with the class.
-    pub fn of_classes(files: &[(String, &str)]) -> Self {
+    pub fn of_classes(files: &[(String, String)]) -> Self {
         let text: Vec<String> = files.iter().map(|(file, class)| format!("{file} ({class})")).collect();
         let files: Vec<Value> = files.iter().map(|(file, class)| json!({ "file": file, "class": class })).collect();
         Item { text: text.join(" = "), json: json!({ "files": files }) }

@@ -43,13 +43,6 @@ impl CheckedPart {
             None => self.dataset.name(index),
         }
     }
-
-    /// The number of images of each class.
-    pub fn counts(&self, classes: usize) -> Vec<usize> {
-        let mut counts = vec![0; classes];
-        (0..self.dataset.len()).for_each(|index| counts[self.dataset.label(index)] += 1);
-        counts
-    }
 }
 
 /// Reads every image of every part.

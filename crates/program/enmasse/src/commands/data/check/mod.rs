@@ -7,6 +7,8 @@ mod look;
 mod sizes;
 
 use clap::{ArgMatches, Command};
+use enmasse_datasets::TaskKind;
+use enmasse_train::TrainingData;
 use enmasse_wording::{counted, one_line};
 use finding::{Finding, Item};
 use look::{CheckedPart, ImageReport, look};
@@ -14,6 +16,7 @@ use serde_json::{Value, json};
 use sizes::Sizes;
 
 use super::opened::{Opened, WHOLE_MACHINE};
+use super::targets::{Summary, noun};
 use crate::command_line::arguments::{SOURCE, data, settings_with};
 use crate::failure::Failure;
 use crate::output::Output;
@@ -24,7 +27,7 @@ const SETTINGS: &str = "convert_rgb exif_transpose split split_seed loader_threa
 
 const ABOUT: &str = "\
 A problem is what ends a run, or makes its figures wrong: images that cannot be read, a class without images in a \
-part, the same image in two parts or in two classes. All else is a note.
+part, the same image in two parts or in two classes. Labels and numbers are checked as classes are. All else is a note.
 Exit code 0: no problems; 1: some.";
 
 /// A table of classes has at most so many rows.
@@ -45,7 +48,7 @@ pub fn command() -> Command {
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let _interrupts = Interrupts::watch()?;
     let opened = Opened::new(matches)?;
-    let parts = look(&opened)?;
+    let (data, parts) = (&opened.data, look(&opened)?);
     let sizes = Sizes::of(parts.iter().flat_map(|part| &part.looks).filter_map(|look| look.size));
     let (problems, notes) = findings(&opened, &parts);
 
@@ -54,16 +57,23 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         true => {
             let list = |findings: &[Finding]| findings.iter().map(Finding::to_json).collect::<Vec<Value>>();
             let parts = parts.iter().map(|part| {
-                json!({ "part": part.name, "samples": part.looks.len(), "counts": part.counts(opened.data.classes.len()) })
+                json!({
+                    "part": part.name, "samples": part.looks.len(), "counts": counts(data, part),
+                    "targets": Summary::of(data, part.dataset.as_ref()).to_json()
+                })
             });
             output.json(json!({
-                "event": "check", "data": opened.root, "kind": opened.data.kind, "classes": opened.data.classes,
+                "event": "check", "data": opened.root, "kind": data.kind, "task": data.task, "classes": data.classes,
                 "parts": parts.collect::<Vec<_>>(), "sizes": sizes.to_json(), "problems": list(&problems), "notes": list(&notes)
             }));
         }
         false => {
-            output.text(format_args!("data:    {}, {}", opened.root.display(), opened.data.kind.name()));
-            table(&opened.data.classes, &parts).iter().for_each(|line| output.text(line));
+            output.text(format_args!("data:    {}, {}", opened.root.display(), data.kind.name()));
+            table(data, &parts).iter().for_each(|line| output.text(line));
+            for part in &parts {
+                let lines = Summary::of(data, part.dataset.as_ref()).lines();
+                lines.iter().for_each(|line| output.text(format_args!("{}: {line}", part.name)));
+            }
             output.text(format_args!("sizes:   {}", sizes.in_words()));
             notes.iter().for_each(|note| output.text(format_args!("note:    {note}")));
             problems.iter().for_each(|problem| output.text(format_args!("problem: {problem}")));
@@ -79,10 +89,10 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 
 /// What is wrong, and what is merely worth knowing.
 fn findings(opened: &Opened, parts: &[CheckedPart]) -> (Vec<Finding>, Vec<Finding>) {
-    let mut problems = vec![unreadable(parts), lacking(&opened.data.classes, parts)];
+    let mut problems = vec![unreadable(parts), lacking(&opened.data, parts)];
     let mut notes =
         vec![misnamed(parts), converted(parts), beside::left_out(&opened.data.left_out), beside::files(parts)];
-    let alike = alike::find(&opened.data.classes, parts);
+    let alike = alike::find(&opened.data, parts);
     problems.extend([alike.of_two_classes, alike.in_two_parts]);
     notes.extend([alike.repeated, alike.near]);
     let some = |findings: Vec<Finding>| findings.into_iter().filter(|finding| finding.count > 0).collect();
@@ -103,15 +113,20 @@ fn unreadable(parts: &[CheckedPart]) -> Finding {
     Finding::counted("unreadable", "image", ["cannot be read"; 2], with_matter(parts, |look| look.fault.clone()))
 }
 
-/// Classes that have no images in a part.
-fn lacking(classes: &[String], parts: &[CheckedPart]) -> Finding {
+/// The number of images of each class, or with each label; nothing of numbers.
+fn counts(data: &TrainingData, part: &CheckedPart) -> Option<Vec<usize>> {
+    (data.task != TaskKind::Regression).then(|| data.class_counts(part.dataset.as_ref()))
+}
+
+/// Classes or labels that have no images in a part.
+fn lacking(data: &TrainingData, parts: &[CheckedPart]) -> Finding {
     let of_part = |part: &CheckedPart| {
-        let counts = part.counts(classes.len());
-        let empty = counts.into_iter().zip(classes).filter(|(count, _)| *count == 0);
+        let counts = counts(data, part).unwrap_or_default();
+        let empty = counts.into_iter().zip(&data.classes).filter(|(count, _)| *count == 0);
         empty.map(|(_, class)| Item::of_class(class, part.name)).collect::<Vec<_>>()
     };
     let items: Vec<Item> = parts.iter().flat_map(of_part).collect();
-    Finding::counted("lacking", "class", ["lacks images in a part", "lack images in a part"], items)
+    Finding::counted("lacking", noun(data.task), ["lacks images in a part", "lack images in a part"], items)
 }
 
 /// Images whose extension is that of another format.
@@ -127,12 +142,15 @@ fn converted(parts: &[CheckedPart]) -> Finding {
 }
 
 /// The number of images of each class in each part; of many classes the range alone.
-fn table(classes: &[String], parts: &[CheckedPart]) -> Vec<String> {
-    let counts: Vec<Vec<usize>> = parts.iter().map(|part| part.counts(classes.len())).collect();
+fn table(data: &TrainingData, parts: &[CheckedPart]) -> Vec<String> {
+    let (classes, noun) = (&data.classes, noun(data.task));
+    let Some(counts) = parts.iter().map(|part| counts(data, part)).collect::<Option<Vec<Vec<usize>>>>() else {
+        return parts.iter().map(|part| format!("{}: {}", part.name, counted(part.looks.len(), "image"))).collect();
+    };
     if classes.len() > ROWS {
         let range = |(part, counts): (&CheckedPart, &Vec<usize>)| {
             let (least, most) = (counts.iter().min().copied().unwrap_or(0), counts.iter().max().copied().unwrap_or(0));
-            let (images, classes) = (counted(part.looks.len(), "image"), counted(classes.len(), "class"));
+            let (images, classes) = (counted(part.looks.len(), "image"), counted(classes.len(), noun));
             format!("{}: {images} in {classes}, {least} to {most} of each", part.name)
         };
         return parts.iter().zip(&counts).map(range).collect();
@@ -143,7 +161,7 @@ fn table(classes: &[String], parts: &[CheckedPart]) -> Vec<String> {
         format!("{:<widest$}{cells}", one_line(name))
     };
     let titles: Vec<String> = parts.iter().map(|part| part.name.to_owned()).collect();
-    let mut lines = vec![row("class", &titles)];
+    let mut lines = vec![row(noun, &titles)];
     for (label, class) in classes.iter().enumerate() {
         let cells: Vec<String> = counts.iter().map(|counts| counts[label].to_string()).collect();
         lines.push(row(class, &cells));

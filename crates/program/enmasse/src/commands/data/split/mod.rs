@@ -8,7 +8,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Command};
+use enmasse_datasets::TaskKind;
 use enmasse_system::files::write_whole;
+use enmasse_train::TrainingData;
 use enmasse_wording::counted;
 use fresh::{Fresh, Link};
 use parts::{SplitImage, SplitPart, entries};
@@ -16,6 +18,7 @@ use serde_json::json;
 
 use super::opened::Opened;
 use super::scan::Scan;
+use super::targets::noun;
 use crate::command_line::arguments::{SOURCE, option, path, settings, switch};
 use crate::failure::{Failure, failed, usage};
 use crate::output::csv::exact;
@@ -24,6 +27,9 @@ use crate::ranks::interrupt::Interrupts;
 
 /// The settings that apply to it.
 const SETTINGS: &str = "split split_seed json";
+
+/// Separates the labels of an image in a table.
+const SEPARATOR: &str = "|";
 
 /// The command line of `enmasse data split`.
 pub fn command() -> Command {
@@ -52,7 +58,7 @@ pub fn command() -> Command {
                 .conflicts_with("list")
                 .help("How images come into OUT: links of either kind, or copies"),
         )
-        .arg(switch("list", "Write a CSV table of path, label and split instead, and no images"))
+        .arg(switch("list", "Write a CSV table of path, label and split instead, and no images; of labels and numbers only this"))
         .arg(fraction("val", "Share of each class for validation [default: 0.2, as in training]"))
         .arg(fraction("test", "Share of each class for a test part [default: 0]"))
         .args(settings(&[SETTINGS, SOURCE].join(" ")))
@@ -90,8 +96,14 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let link = Link::ALL.into_iter().find(|link| link.word() == word).unwrap_or(Link::Hard);
     let way = match matches.get_flag("list") {
         true => {
-            write_list(&out, &entries)?;
+            write_list(&out, &opened.data, &entries)?;
             "list"
+        }
+        false if opened.data.task != TaskKind::Classification => {
+            let nouns = noun(opened.data.task);
+            return Err(usage!(
+                "images with {nouns}s cannot be put into folders of classes; give --list to write a table"
+            ));
         }
         false => {
             check_classes(&opened.data.classes, &entries)?;
@@ -144,17 +156,49 @@ fn write_folders(out: &Path, entries: &[SplitImage], link: Link) -> Result<(), F
     fresh.finish()
 }
 
-/// Writes a row for each image: its path, its class and its part. Paths of images below the table's folder are relative to it.
-fn write_list(out: &Path, entries: &[SplitImage]) -> Result<(), Failure> {
+/// Writes a row for each image: its path, its class, labels or numbers, and its part. Paths of images below the table's folder are
+/// relative to it.
+fn write_list(out: &Path, data: &TrainingData, entries: &[SplitImage]) -> Result<(), Failure> {
+    let (columns, cells) = columns(data, entries)?;
     let parent = out.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
     let folder = parent.canonicalize().map_err(|error| failed!("{}: {error}", parent.display()))?;
     write_whole(out, |file| {
-        writeln!(file, "path,label,split")?;
-        for SplitImage { file: path, class, part, .. } in entries {
+        writeln!(file, "path,{columns},split")?;
+        for (SplitImage { file: path, part, .. }, cells) in entries.iter().zip(&cells) {
             let path = path.strip_prefix(&folder).unwrap_or(path);
-            writeln!(file, "{},{},{}", exact(&path.display().to_string()), exact(class), part.word())?;
+            writeln!(file, "{},{cells},{}", exact(&path.display().to_string()), part.word())?;
         }
         Ok(())
     })
     .map_err(Failure::error)
+}
+
+/// The columns of classes, labels or numbers in the table, and the fields of each image in them.
+fn columns(data: &TrainingData, entries: &[SplitImage]) -> Result<(String, Vec<String>), Failure> {
+    let joined = |fields: &mut dyn Iterator<Item = String>| fields.collect::<Vec<_>>().join(",");
+    match data.task {
+        TaskKind::Classification => Ok(("label".to_owned(), entries.iter().map(|entry| exact(&entry.class)).collect())),
+        TaskKind::Regression => {
+            let numbers = |entry: &SplitImage| joined(&mut entry.targets.iter().map(f32::to_string));
+            Ok((joined(&mut data.classes.iter().map(|name| exact(name))), entries.iter().map(numbers).collect()))
+        }
+        TaskKind::MultiLabel => {
+            if let Some(label) = data.classes.iter().find(|label| label.contains(SEPARATOR)) {
+                return Err(failed!(
+                    "the label {label:?} has a {SEPARATOR}, which separates labels in a table; rename it"
+                ));
+            }
+            let own = |entry: &SplitImage| {
+                let own = data.classes.iter().zip(&entry.targets).filter(|(_, target)| **target > 0.0);
+                own.map(|(label, _)| label.as_str()).collect::<Vec<_>>()
+            };
+            // A separator tells that the column has labels, also where no image has two of them.
+            let are_plain = entries.iter().all(|entry| own(entry).len() < 2);
+            let cell = |entry: &SplitImage| match own(entry).as_slice() {
+                [only] if are_plain => exact(&format!("{only}{SEPARATOR}")),
+                several => exact(&several.join(SEPARATOR)),
+            };
+            Ok(("labels".to_owned(), entries.iter().map(cell).collect()))
+        }
+    }
 }

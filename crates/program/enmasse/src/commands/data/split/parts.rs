@@ -4,10 +4,12 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use enmasse_data::Dataset;
+use enmasse_datasets::TaskKind;
 use enmasse_image::RandomStream;
 
 use crate::commands::data::opened::Opened;
-use crate::failure::{Failure, failed};
+use crate::commands::data::targets::noun;
+use crate::failure::{Failure, failed, usage};
 
 /// A part of a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,10 +41,13 @@ impl SplitPart {
 }
 
 /// An image and its place.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub struct SplitImage {
     pub part: SplitPart,
+    /// Empty where images have labels or numbers.
     pub class: String,
+    /// The labels or numbers, as [`Dataset::targets`] gives them.
+    pub targets: Vec<f32>,
     /// Its name in the folder of part and class.
     pub name: String,
     /// Its file, without links on the way to it.
@@ -52,6 +57,10 @@ pub struct SplitImage {
 /// All images: those that training and validation draw, and of the former a share of each class for a test part.
 pub fn entries(opened: &Opened, test: f64) -> Result<Vec<SplitImage>, Failure> {
     let Opened { config, data, .. } = opened;
+    let has_classes = data.task == TaskKind::Classification;
+    if test > 0.0 && !has_classes {
+        return Err(usage!("--test: takes a share of each class, and images have {}s; leave it out", noun(data.task)));
+    }
     let held_out = testing(data.train.as_ref(), data.validation.as_ref(), &data.classes, config.train.split_seed, test);
     let train = (0..data.train.len()).map(|index| {
         let part = if held_out.contains(&index) { SplitPart::Test } else { SplitPart::Train };
@@ -61,12 +70,14 @@ pub fn entries(opened: &Opened, test: f64) -> Result<Vec<SplitImage>, Failure> {
     let mut names = Names::default();
     let mut entries = Vec::with_capacity(data.train.len() + data.validation.len());
     for (dataset, index, part) in train.chain(validation) {
-        let class = &data.classes[dataset.label(index)];
+        let class = if has_classes { data.classes[dataset.label(index)].as_str() } else { "" };
         let path = dataset.locality().and_then(|locality| locality.file_path(index)).ok_or_else(|| {
             failed!("{}: is no file of its own, which could be linked or listed", dataset.name(index))
         })?;
         let file = path.canonicalize().map_err(|error| failed!("{}: {error}", path.display()))?;
-        entries.push(SplitImage { part, class: class.clone(), name: names.of(part, class, &path)?, file });
+        // Only classes become folders.
+        let name = if has_classes { names.of(part, class, &path)? } else { String::new() };
+        entries.push(SplitImage { part, class: class.to_owned(), targets: dataset.targets(index), name, file });
     }
     Ok(entries)
 }
