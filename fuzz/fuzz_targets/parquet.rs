@@ -22,6 +22,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
             let (data, locality) = (&data.dataset, data.dataset.locality().expect("files"));
             for index in 0..data.len().min(100) {
                 assert!(data.label(index) < classes);
+                assert!([0, classes].contains(&data.targets(index).len()));
                 let (read, peak) = peak_of(|| locality.read_file(index, &mut Vec::new()));
                 assert!(peak <= 2 * EXPANSION * bytes.len() + BESIDE, "it took {peak} bytes");
                 if let Err(error) = read {

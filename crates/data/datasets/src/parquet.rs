@@ -19,6 +19,7 @@ use crate::reading::{read_whole, reading_bytes};
 use crate::split::Divide;
 use crate::storage::OpenFiles;
 use crate::storage::Storage;
+use crate::targets::Targets;
 
 /// Limit of the pages that are kept, in bytes.
 const KEPT: usize = 384 << 20;
@@ -34,6 +35,8 @@ pub(crate) struct Parquet {
     rows: Arc<Vec<u32>>,
     /// Parallel to `rows`.
     labels: Arc<Vec<u32>>,
+    /// What is known of each sample, unless that is its class. Parallel to `rows`.
+    targets: Option<Arc<Targets>>,
     options: ReadOptions,
 }
 
@@ -117,16 +120,16 @@ impl Builder {
         Ok(first)
     }
 
-    /// The samples in some of the rows, of each part: the number of each among all rows, and its label.
+    /// The samples in some of the rows, of each part: the number of each among all rows, its label, and what is known of it instead.
     pub fn finish<const PARTS: usize>(
         self,
         storage: &Storage,
         classes: &[String],
-        parts: [(Vec<u32>, Vec<u32>); PARTS],
+        parts: [(Vec<u32>, Vec<u32>, Option<Targets>); PARTS],
     ) -> [Parquet; PARTS] {
         let open = OpenFiles::new(storage.clone(), self.paths);
         let files = Arc::new(Files { open, groups: self.groups, cache: PageCache::new(KEPT) });
-        parts.map(|(mut rows, mut labels)| {
+        parts.map(|(mut rows, mut labels, targets)| {
             rows.shrink_to_fit();
             labels.shrink_to_fit();
             Parquet {
@@ -134,6 +137,7 @@ impl Builder {
                 classes: classes.to_vec(),
                 rows: Arc::new(rows),
                 labels: Arc::new(labels),
+                targets: targets.map(|targets| Arc::new(targets.shrink())),
                 options: ReadOptions::default(),
             }
         })
@@ -210,7 +214,12 @@ impl Divide for Parquet {
             let kept = all.iter().enumerate().filter(|&(index, _)| keep(index)).map(|(_, &number)| number);
             Arc::new(kept.collect::<Vec<u32>>())
         };
-        Parquet { rows: of(&self.rows), labels: of(&self.labels), ..self.clone() }
+        let targets = self.targets.as_ref().map(|targets| Arc::new(targets.part(&keep)));
+        Parquet { rows: of(&self.rows), labels: of(&self.labels), targets, ..self.clone() }
+    }
+
+    fn own_targets(&self) -> Option<&Targets> {
+        self.targets.as_deref()
     }
 
     fn read_with(self, options: ReadOptions) -> Self {
@@ -229,6 +238,10 @@ impl Dataset for Parquet {
 
     fn read(&self, index: usize) -> Result<Image, DataError> {
         read_whole(self, index)
+    }
+
+    fn targets(&self, index: usize) -> Vec<f32> {
+        self.targets.as_ref().map(|targets| targets.vector(index)).unwrap_or_default()
     }
 
     fn locality(&self) -> Option<&dyn Locality> {

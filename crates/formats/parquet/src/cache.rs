@@ -107,7 +107,7 @@ mod tests {
             physical: PhysicalType::Bytes,
             is_text: false,
             levels: 0,
-            is_list: false,
+            list: None,
         };
         head.kind = Kind::Dictionary;
         Page::decode(&head, text, &column, Codec::None, None).unwrap()

@@ -1,6 +1,7 @@
 //! A Parquet file as it is opened: its columns, its groups of rows, and all values of a column in one of them.
 
 use crate::metadata::{self, Chunk, Column, RowGroup};
+use crate::page::EntryKind;
 use crate::{Pages, ParquetError, ReadAt};
 
 /// The first and the last bytes of a file.
@@ -78,4 +79,54 @@ impl<R: ReadAt> ParquetFile<R> {
         }
         Ok(())
     }
+
+    /// Calls `each` with what the rows of a group have, in order, for a column of lists: that a list begins, and each of its values.
+    /// An error of `each` is about the file.
+    pub fn each_list(
+        &self,
+        column: usize,
+        rows: u32,
+        chunk: Chunk,
+        mut each: impl FnMut(ListItem) -> Result<(), String>,
+    ) -> Result<(), ParquetError<R::Error>> {
+        const MISCOUNTED: &str = "its column has another number of lists than rows";
+        let column = &self.columns[column];
+        if column.list.is_none_or(|list| list.depth > 1) {
+            return Err("its lists are in lists".into());
+        }
+        let pages = Pages::of_lists(&self.source, chunk)?;
+        let dictionary = pages.dictionary.map(|page| page.read(&self.source, chunk, column, None)).transpose()?;
+        // A list may go on in the next page.
+        let mut begun = 0;
+        for location in &pages.data {
+            let (page, entries) = location.read_lists(&self.source, chunk, column, dictionary.as_ref())?;
+            for (place, entry) in entries.iter().enumerate() {
+                if entry.begins {
+                    begun += 1;
+                    each(ListItem::Begin { row: begun - 1, is_null: entry.kind == EntryKind::NullList })?;
+                }
+                if !(1..=rows).contains(&begun) {
+                    return Err(MISCOUNTED.into());
+                }
+                if entry.kind == EntryKind::Value {
+                    each(ListItem::Value(page.value(place)))?;
+                }
+            }
+        }
+        if begun == rows { Ok(()) } else { Err(MISCOUNTED.into()) }
+    }
+}
+
+/// What [`ParquetFile::each_list`] finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListItem<'a> {
+    /// The list of a row begins.
+    Begin {
+        /// The number of the row in its group.
+        row: u32,
+        /// Whether there is no list, which is not the same as an empty one.
+        is_null: bool,
+    },
+    /// A value of this list: the bytes of a text or a number, or `None` if it is null.
+    Value(Option<&'a [u8]>),
 }

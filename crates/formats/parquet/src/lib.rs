@@ -49,8 +49,8 @@ mod write;
 
 pub use cache::PageCache;
 pub use error::ParquetError;
-pub use file::ParquetFile;
-pub use metadata::{Chunk, Codec, Column, PhysicalType, RowGroup};
+pub use file::{ListItem, ParquetFile};
+pub use metadata::{Chunk, Codec, Column, List, PhysicalType, RowGroup};
 pub use page::Page;
 pub use pages::{PageLocation, Pages};
 pub use read_at::ReadAt;

@@ -16,6 +16,11 @@ pub enum PhysicalType {
         /// 4 or 8.
         bytes: usize,
     },
+    /// A number of IEEE 754.
+    Float {
+        /// 4 or 8.
+        bytes: usize,
+    },
     /// Bytes of any length, such as a text.
     Bytes,
     /// What is not read, in words.
@@ -29,7 +34,8 @@ impl PhysicalType {
             2 => PhysicalType::Number { bytes: 8 },
             6 => PhysicalType::Bytes,
             0 => PhysicalType::Other("true or false"),
-            4 | 5 => PhysicalType::Other("fractions"),
+            4 => PhysicalType::Float { bytes: 4 },
+            5 => PhysicalType::Float { bytes: 8 },
             _ => PhysicalType::Other("values of another type"),
         }
     }
@@ -46,10 +52,19 @@ pub struct Column {
     pub physical: PhysicalType,
     /// Whether the bytes are said to be text.
     pub is_text: bool,
-    /// Structs around it and the column itself, as far as they may be null.
+    /// Structs and lists around it and the column itself, as far as they may be null or empty.
     pub levels: u32,
-    /// Whether a row may have any number of values.
-    pub is_list: bool,
+    /// `None` if a row has one value at most.
+    pub list: Option<List>,
+}
+
+/// How a column's rows are lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct List {
+    /// Lists in lists; only those of depth 1 are read.
+    pub depth: u32,
+    /// The level of a list's entry, null or not; that of an empty list is one lower.
+    pub(crate) entry: u32,
 }
 
 /// How pages are compressed.
@@ -269,10 +284,16 @@ fn columns_of(elements: &[Element]) -> Result<Vec<Column>, String> {
             continue;
         };
         let mut path = above.iter().map(|(group, _)| *group).chain([element]);
-        let count = |repetition: i64| above.iter().filter(|(group, _)| group.repetition == repetition).count() as u32;
+        let repetitions: Vec<i64> = path.clone().map(|element| element.repetition).collect();
+        let above_required =
+            |repetitions: &[i64]| repetitions.iter().filter(|&&repetition| repetition > 0).count() as u32;
+        let list = repetitions.iter().rposition(|repetition| *repetition == 2).map(|last| List {
+            depth: repetitions.iter().filter(|repetition| **repetition == 2).count() as u32,
+            entry: above_required(&repetitions[..=last]),
+        });
         columns.push(Column {
-            levels: count(1) + u32::from(element.repetition == 1),
-            is_list: count(2) + u32::from(element.repetition == 2) > 0,
+            levels: above_required(&repetitions),
+            list,
             name: path.next().map(|first| first.name.clone()).unwrap_or_default(),
             field: path.map(|element| element.name.clone()).reduce(|path, name| format!("{path}.{name}")),
             physical,

@@ -178,34 +178,47 @@ impl Page {
                 let places = plain(&bytes, 0, column.physical, count)?;
                 Ok(Page { bytes: Arc::new(bytes), places })
             }
-            Kind::Data => {
-                let bytes = unpack(packed, codec, head.unpacked)?;
-                let (mut at, mut present) = (0, None);
-                if column.levels > 0 {
-                    let length = *bytes.first_chunk().ok_or(CUT)?;
-                    at = 4usize.saturating_add(u32::from_le_bytes(length) as usize);
-                    present = Some(presence(bytes.get(4..at).ok_or(CUT)?, column.levels, count)?);
-                }
-                Self::of_values(bytes, at, head, column, present, dictionary)
-            }
-            Kind::Data2 { repetitions, levels, is_compressed } => {
-                let ahead = repetitions + levels;
+            Kind::Data | Kind::Data2 { .. } => {
+                let (bytes, at, [_, levels]) = split(head, packed, column, codec)?;
                 let present = match column.levels {
                     0 => None,
-                    most => Some(presence(packed.get(repetitions..ahead).ok_or(CUT)?, most, count)?),
+                    most => Some(presence(&levels, most, count)?),
                 };
-                let unpacked = head.unpacked.checked_sub(ahead).ok_or(CUT)?;
-                let codec = if is_compressed { codec } else { Codec::None };
-                let mut values = packed;
-                if ahead > values.len() {
-                    return Err(CUT.into());
-                }
-                values.drain(..ahead);
-                let bytes = unpack(values, codec, unpacked)?;
-                Self::of_values(bytes, 0, head, column, present, dictionary)
+                Self::of_values(bytes, at, head, column, present, dictionary)
             }
             Kind::Other => Err("a page has no values".into()),
         }
+    }
+
+    /// The same for a column of lists: the values, and of each its place in the lists.
+    pub(crate) fn decode_lists(
+        head: &Head,
+        packed: Vec<u8>,
+        column: &Column,
+        codec: Codec,
+        dictionary: Option<&Page>,
+    ) -> Result<(Self, Vec<Entry>), Undecoded> {
+        let (bytes, at, [repetitions, levels]) = split(head, packed, column, codec)?;
+        let first = column.list.map_or(0, |list| list.entry);
+        let (mut entries, mut present): (Vec<Entry>, Vec<bool>) = (list(head.values)?, list(head.values)?);
+        each_number(&levels, bits_for(column.levels), head.values, |level| {
+            let kind = match level {
+                level if level >= first => EntryKind::Value,
+                level if level + 1 == first => EntryKind::EmptyList,
+                _ => EntryKind::NullList,
+            };
+            present.push(level == column.levels);
+            entries.push(Entry { begins: false, kind });
+            Ok(())
+        })?;
+        let mut begun = entries.iter_mut();
+        each_number(&repetitions, 1, head.values, |repetition| {
+            if let Some(entry) = begun.next() {
+                entry.begins = repetition == 0;
+            }
+            Ok(())
+        })?;
+        Ok((Self::of_values(bytes, at, head, column, Some(present), dictionary)?, entries))
     }
 
     /// The values from `at` on: themselves, or their places in the dictionary.
@@ -261,10 +274,66 @@ impl Page {
     }
 }
 
+/// A value of a list, or what stands for a list that has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Whether it is the first of a row.
+    pub begins: bool,
+    pub kind: EntryKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EntryKind {
+    /// Null or not.
+    Value,
+    EmptyList,
+    NullList,
+}
+
+/// A data page without compression: all of its bytes, where the values begin in them, and the repetitions and levels before.
+fn split(
+    head: &Head,
+    mut packed: Vec<u8>,
+    column: &Column,
+    codec: Codec,
+) -> Result<(Vec<u8>, usize, [Vec<u8>; 2]), Undecoded> {
+    let (repetitions, levels, is_compressed) = match head.kind {
+        Kind::Data2 { repetitions, levels, is_compressed } => (repetitions, levels, is_compressed),
+        Kind::Data => {
+            let bytes = unpack(packed, codec, head.unpacked)?;
+            let mut at = 0;
+            let mut next = |is_there: bool| -> Result<Vec<u8>, Undecoded> {
+                if !is_there {
+                    return Ok(Vec::new());
+                }
+                let length = *bytes.get(at..).and_then(<[u8]>::first_chunk).ok_or(CUT)?;
+                let begin = at + 4;
+                at = begin.saturating_add(u32::from_le_bytes(length) as usize);
+                Ok(bytes.get(begin..at).ok_or(CUT)?.to_vec())
+            };
+            let both = [next(column.list.is_some())?, next(column.levels > 0)?];
+            return Ok((bytes, at, both));
+        }
+        Kind::Dictionary | Kind::Other => return Err("a page has no values".into()),
+    };
+    let ahead = repetitions + levels;
+    let unpacked = head.unpacked.checked_sub(ahead).ok_or(CUT)?;
+    let both = [packed.get(..repetitions), packed.get(repetitions..ahead)].map(|bytes| bytes.map(<[u8]>::to_vec));
+    let [Some(repetitions), Some(levels)] = both else { return Err(CUT.into()) };
+    packed.drain(..ahead);
+    let bytes = unpack(packed, if is_compressed { codec } else { Codec::None }, unpacked)?;
+    Ok((bytes, 0, [repetitions, levels]))
+}
+
+/// Bits of a number of which `most` is the highest.
+fn bits_for(most: u32) -> u32 {
+    u32::BITS - most.leading_zeros()
+}
+
 /// Which of `count` values are not null, from their levels, of which `most` is the highest.
 fn presence(bytes: &[u8], most: u32, count: usize) -> Result<Vec<bool>, Undecoded> {
     let mut present = list(count)?;
-    each_number(bytes, u32::BITS - most.leading_zeros(), count, |level| {
+    each_number(bytes, bits_for(most), count, |level| {
         present.push(level == most);
         Ok(())
     })?;
@@ -275,7 +344,7 @@ fn presence(bytes: &[u8], most: u32, count: usize) -> Result<Vec<bool>, Undecode
 fn plain(bytes: &[u8], mut at: usize, physical: PhysicalType, count: usize) -> Result<Vec<Place>, Undecoded> {
     let rest = bytes.len().checked_sub(at).ok_or(CUT)?;
     let least = match physical {
-        PhysicalType::Number { bytes } => bytes,
+        PhysicalType::Number { bytes } | PhysicalType::Float { bytes } => bytes,
         PhysicalType::Bytes => 4,
         PhysicalType::Other(_) => return Err("its values are no numbers and no bytes".into()),
     };

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use crate::metadata::{Chunk, Column};
-use crate::page::{Head, Kind, Page, Undecoded};
+use crate::page::{Entry, Head, Kind, Page, Undecoded};
 use crate::thrift::Fault;
 use crate::{ParquetError, ReadAt};
 
@@ -38,10 +38,21 @@ impl Pages {
     /// Finds the pages of a chunk of `rows` rows by their heads. It reads twice the bytes of the chunk at most: many small
     /// pages lie in what is read at once.
     pub fn find<R: ReadAt>(source: &R, chunk: Chunk, rows: u32) -> Result<Self, ParquetError<R::Error>> {
+        Self::find_values(source, chunk, Some(rows))
+    }
+
+    /// The same for pages whose rows have any number of values, of which each counts. They are all that the chunk has.
+    pub(crate) fn of_lists<R: ReadAt>(source: &R, chunk: Chunk) -> Result<Self, ParquetError<R::Error>> {
+        Self::find_values(source, chunk, None)
+    }
+
+    fn find_values<R: ReadAt>(source: &R, chunk: Chunk, rows: Option<u32>) -> Result<Self, ParquetError<R::Error>> {
+        // A value may take no byte; there are not more of them than of rows otherwise.
+        let most = rows.map_or(source.length(), u64::from);
         let mut pages = Pages::default();
         let (mut at, end, mut row, mut empty) = (chunk.offset, chunk.offset + chunk.length, 0, 0);
         let (mut from, mut bytes) = (at, Vec::new());
-        while row < rows {
+        while rows.map_or(at < end, |rows| row < rows) {
             let rest = usize::try_from(at - from).ok().and_then(|skipped| bytes.get(skipped..)).unwrap_or_default();
             let window = HEAD.min(end - at) as usize;
             let head = match Head::parse(rest) {
@@ -65,7 +76,7 @@ impl Pages {
                 Kind::Dictionary => return Err("a column has two dictionaries".into()),
                 Kind::Data | Kind::Data2 { .. } if head.values > 0 => {
                     let next = u32::try_from(head.values).ok().and_then(|values| row.checked_add(values));
-                    row = next.filter(|&next| next <= rows).ok_or(MISCOUNTED)?;
+                    row = next.filter(|&next| u64::from(next) <= most).ok_or(MISCOUNTED)?;
                     pages.data.push(page);
                 }
                 Kind::Data | Kind::Data2 { .. } | Kind::Other if empty < MAX_EMPTY => empty += 1,
@@ -103,12 +114,33 @@ impl PageLocation {
         column: &Column,
         dictionary: Option<&Page>,
     ) -> Result<Page, ParquetError<R::Error>> {
+        let packed = self.packed(source)?;
+        Page::decode(&self.head, packed, column, chunk.codec, dictionary).map_err(of_page)
+    }
+
+    /// The same of a column of lists, with the place of each value in them.
+    pub(crate) fn read_lists<R: ReadAt>(
+        &self,
+        source: &R,
+        chunk: Chunk,
+        column: &Column,
+        dictionary: Option<&Page>,
+    ) -> Result<(Page, Vec<Entry>), ParquetError<R::Error>> {
+        let packed = self.packed(source)?;
+        Page::decode_lists(&self.head, packed, column, chunk.codec, dictionary).map_err(of_page)
+    }
+
+    fn packed<R: ReadAt>(&self, source: &R) -> Result<Vec<u8>, ParquetError<R::Error>> {
         let mut packed = Vec::new();
         source.read_at(self.offset, self.head.packed, &mut packed).map_err(ParquetError::Read)?;
-        Page::decode(&self.head, packed, column, chunk.codec, dictionary).map_err(|why| match why {
-            Undecoded::Damaged(fault) => fault.into(),
-            Undecoded::Memory(error) => ParquetError::Memory(error),
-        })
+        Ok(packed)
+    }
+}
+
+fn of_page<E>(why: Undecoded) -> ParquetError<E> {
+    match why {
+        Undecoded::Damaged(fault) => fault.into(),
+        Undecoded::Memory(error) => ParquetError::Memory(error),
     }
 }
 
@@ -160,6 +192,21 @@ mod tests {
         check(&vec![page(1); 20_000], 20_001, Err("its metadata end early"));
     }
 
+    /// Lists that are empty take no bytes, so their number has a limit of its own.
+    #[test]
+    fn values_of_lists_are_not_more_than_bytes() {
+        let check = |values: u8, pages: usize, expected: Result<usize, &str>| {
+            let file = [0x15, 0, 0x15, 0, 0x15, 0, 0x2C, 0x15, 2 * values, 0x15, 0, 0, 0].repeat(pages);
+            let length = file.len() as u64;
+            let chunk = Chunk { offset: 0, length, unpacked: length, codec: Codec::None };
+            let found = Pages::of_lists(&file.as_slice(), chunk).map(|pages| pages.data.len());
+            assert_eq!(found.map_err(|error| error.to_string()), expected.map_err(str::to_owned));
+        };
+        check(13, 3, Ok(3));
+        check(14, 1, Err(MISCOUNTED));
+        check(14, 3, Err(MISCOUNTED));
+    }
+
     /// It counted as damage, so a run that skips unreadable samples went on without them.
     #[test]
     fn lack_of_memory_is_no_damage() {
@@ -171,7 +218,7 @@ mod tests {
             physical: PhysicalType::Bytes,
             is_text: false,
             levels: 1,
-            is_list: false,
+            list: None,
         };
         // A page of the newer form with 16 bytes of levels.
         let head = [0x15, 6, 0x15, 32, 0x15, 32, 0x5C, 0x15, 2, 0x35, 0, 0x15, 32, 0x15, 0, 0, 0];

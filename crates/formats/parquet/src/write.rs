@@ -155,9 +155,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::encoding::each_number;
-    use crate::page::Head;
-    use crate::{ParquetFile, PhysicalType};
+    use crate::{ListItem, ParquetFile, PhysicalType};
 
     type Row = (String, String, Vec<f32>);
 
@@ -167,42 +165,14 @@ mod tests {
         table.finish().unwrap()
     }
 
-    /// The numbers of a page, which this crate does not read: each list begins where a repetition is 0.
-    fn lists(page: &[u8]) -> Vec<Vec<f32>> {
-        let head = Head::parse(page).unwrap();
-        let (mut rest, mut lists) = (&page[head.bytes..head.bytes + head.packed], Vec::<Vec<f32>>::new());
-        let mut levels = || {
-            let (length, after) = rest.split_first_chunk::<4>().unwrap();
-            let (own, after) = after.split_at(u32::from_le_bytes(*length) as usize);
-            rest = after;
-            let mut found = Vec::new();
-            each_number(own, 1, head.values, |level| {
-                found.push(level);
-                Ok(())
-            })
-            .unwrap();
-            found
-        };
-        let [repetitions, definitions] = [levels(), levels()];
-        assert!(definitions.iter().all(|&level| level == 1));
-        assert_eq!(rest.len(), 4 * head.values);
-        for (number, repetition) in rest.as_chunks::<4>().0.iter().zip(repetitions) {
-            if repetition == 0 {
-                lists.push(Vec::new());
-            }
-            lists.last_mut().unwrap().push(f32::from_le_bytes(*number));
-        }
-        lists
-    }
-
     fn check(rows: &[Row], width: usize) {
         let bytes = written(rows, width);
         let file = ParquetFile::open(bytes.as_slice()).unwrap();
         let names: Vec<_> = file.columns.iter().map(|column| (column.name.as_str(), column.is_text)).collect();
         assert_eq!(names, [("path", true), ("class", true), ("features", false)]);
         let list = &file.columns[2];
-        assert_eq!((list.is_list, list.levels, list.field.as_deref()), (true, 0, Some("list.element")));
-        assert!(matches!(list.physical, PhysicalType::Other(_)));
+        assert_eq!((list.list.is_some(), list.levels, list.field.as_deref()), (true, 1, Some("list.element")));
+        assert_eq!(list.physical, PhysicalType::Float { bytes: 4 });
         let (mut texts, mut numbers) = ([Vec::new(), Vec::new()], Vec::new());
         for group in file.row_groups([0, 1, 2]).unwrap() {
             for (column, texts) in texts.iter_mut().enumerate() {
@@ -212,8 +182,16 @@ mod tests {
                 };
                 file.each_value(column, group.rows, group.chunks[column], each).unwrap();
             }
-            let chunk = group.chunks[2];
-            numbers.extend(lists(&bytes[chunk.offset as usize..][..chunk.length as usize]));
+            let each = |item: ListItem| {
+                match item {
+                    ListItem::Begin { is_null, .. } => numbers.push(if is_null { vec![f32::NAN] } else { Vec::new() }),
+                    ListItem::Value(value) => {
+                        numbers.last_mut().unwrap().push(f32::from_le_bytes(value.unwrap().try_into().unwrap()));
+                    }
+                }
+                Ok(())
+            };
+            file.each_list(2, group.rows, group.chunks[2], each).unwrap();
         }
         let [paths, classes] = texts;
         let found = paths.into_iter().zip(classes).zip(numbers).map(|((path, class), numbers)| (path, class, numbers));

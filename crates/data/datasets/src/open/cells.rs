@@ -11,7 +11,7 @@ use crate::TaskKind;
 use crate::targets::Targets;
 
 /// Between the items of a list in one text: the unit separator of ASCII, which no label has.
-const JOIN: char = '\u{1F}';
+pub(super) const JOIN: char = '\u{1F}';
 /// Before the values of several columns that are not all zeros and ones.
 const VALUES: char = '=';
 /// Labels, or numbers of an image, that there may be.
@@ -74,6 +74,8 @@ pub(super) struct Cells<'a> {
     pub columns: &'a [String],
     pub form: Form,
     pub texts: &'a [String],
+    /// If lists are of numbers of texts, these texts.
+    pub items: Option<&'a [String]>,
 }
 
 /// What cells mean, for each of them.
@@ -126,6 +128,12 @@ impl Meaning {
 type Fault = (usize, String);
 
 impl Cells<'_> {
+    /// An item of a list as it is written.
+    fn item<'b>(&'b self, item: &'b str) -> &'b str {
+        let texts = self.items.zip(item.parse::<usize>().ok());
+        texts.and_then(|(texts, number)| texts.get(number)).map_or(item, String::as_str)
+    }
+
     /// What the cells mean for a task, or for the one that they are plainly of.
     pub fn meaning(&self, task: Option<TaskKind>) -> Result<Meaning, Fault> {
         match (self.form, task) {
@@ -136,7 +144,7 @@ impl Cells<'_> {
                 Err((list, "it has a list of labels, not one class; `task = multi-label` takes all of them".to_owned()))
             }
             (Form::Lists, Some(TaskKind::Regression)) => {
-                self.numbers(|text| text.split(JOIN).map(str::to_owned).collect())
+                self.numbers(|text| text.split(JOIN).map(|item| self.item(item).to_owned()).collect())
             }
             (Form::Lists, Some(TaskKind::MultiLabel) | None) => self.labels(Some(JOIN), task),
             (Form::Text, Some(TaskKind::Classification)) => self.classes(task),
@@ -210,7 +218,7 @@ impl Cells<'_> {
         for (place, text) in self.texts.iter().enumerate() {
             let items = text.split(|letter| Some(letter) == separator).map(str::trim).filter(|item| !item.is_empty());
             let mut own = BTreeSet::new();
-            for item in items {
+            for item in items.map(|item| self.item(item)) {
                 if task.is_none() && is_fraction(item) {
                     let what = self.undecided("labels or numbers", [TaskKind::MultiLabel, TaskKind::Regression]);
                     return Err((place, what));

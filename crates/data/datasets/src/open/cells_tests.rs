@@ -11,7 +11,7 @@ fn owned(texts: &[&str]) -> Vec<String> {
 /// What the cells of columns mean, as text: `a,b: 0+1 1`.
 fn meaning(columns: &[&str], form: Form, texts: &[String], task: Option<TaskKind>) -> Result<String, Fault> {
     let columns = owned(columns);
-    let meaning = Cells { columns: &columns, form, texts }.meaning(task)?;
+    let meaning = Cells { columns: &columns, form, texts, items: None }.meaning(task)?;
     let own = |cell: usize| match &meaning {
         Meaning::Classes { labels, .. } => labels[cell].to_string(),
         Meaning::Labels { labels, .. } => labels[cell].iter().map(u32::to_string).collect::<Vec<_>>().join("+"),

@@ -56,7 +56,7 @@ fn scan(manifest: &Path, options: &OpenOptions) -> Result<Scanned<Folder>, DataE
     let listed = List::read(rows, &columns, manifest)?;
     let root = folder_of(manifest, options);
     listed.check_first_file(manifest, &root)?;
-    let cells = Cells { columns: &columns.labels, form: listed.form, texts: &listed.cells.texts };
+    let cells = Cells { columns: &columns.labels, form: listed.form, texts: &listed.cells.texts, items: None };
     let meaning = cells.meaning(options.task).map_err(|(cell, problem)| {
         let row = listed.row_of_cell(cell);
         listed.error(manifest, row, &format!("{}: {problem}", listed.files.path(row)))

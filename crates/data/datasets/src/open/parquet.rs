@@ -1,13 +1,15 @@
 //! Parquet files: which of their columns count, and the labels of all rows, in parts if the files are.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use enmasse_data::DataError;
-use enmasse_parquet::{Column, ParquetFile, PhysicalType, RowGroup};
+use enmasse_parquet::{Column, ListItem, ParquetFile, PhysicalType, RowGroup};
 use serde_json::Value as Json;
 
 use super::Format;
-use super::classes::{Distinct, LABELS, check_test_classes, sort_classes};
+use super::cells::{Cells, Form, JOIN, Meaning, NUMBERS, TAGS, joined};
+use super::classes::{Distinct, LABELS, check_test_classes};
 use super::manifest::{PATHS, plain};
 use super::parts::PartName;
 use super::pieces::{Pieces, read_all};
@@ -15,7 +17,8 @@ use super::source::Source;
 use crate::parquet::{Builder, Parquet, of_file};
 use crate::split::{Divide, Scanned};
 use crate::storage::Storage;
-use crate::{Container, DataLayout, DataWarning, OpenOptions, Unlabelled};
+use crate::targets::Targets;
+use crate::{Container, DataLayout, DataWarning, OpenOptions, TaskKind, Unlabelled};
 
 pub(super) const FORMAT: Format = Format {
     extensions: &[EXTENSION],
@@ -69,7 +72,7 @@ fn images(source: &Source, paths: Vec<PathBuf>) -> Result<Unlabelled, DataError>
         let first = builder.add(path.clone(), column, &groups)?;
         rows = first + groups.iter().map(|group| group.rows).sum::<u32>();
     }
-    let [all] = builder.finish(storage, &[String::new()], [((0..rows).collect(), vec![0; rows as usize])]);
+    let [all] = builder.finish(storage, &[String::new()], [((0..rows).collect(), vec![0; rows as usize], None)]);
     Ok(Unlabelled::of(DataLayout::Parquet, all.read_with(options.reading)))
 }
 
@@ -85,12 +88,18 @@ struct Table {
     /// Of each row, a place in `distinct`.
     labels: Vec<u32>,
     distinct: Vec<String>,
+    /// If rows have lists, their values, whose places they are of.
+    items: Option<Vec<String>>,
+    /// The column of labels.
+    column: String,
     /// The names of the classes, if the labels are places in this list.
     names: Option<Vec<String>>,
 }
 
 /// The text that stands for no label.
 const NO_LABEL: &str = "";
+/// The text that stands for no list, since an empty one is a list.
+const NO_LIST: &str = "none";
 
 impl Table {
     /// Reads the labels of a file. With `is_test`, it need have no column of labels.
@@ -101,39 +110,101 @@ impl Table {
         let refused = |problem: String| DataError::layout(path, problem);
         let images = column_of_images(columns, options.path_column.as_deref()).map_err(refused)?;
         let names: Vec<&str> = class_names.iter().map(|(column, _)| column.as_str()).collect();
-        let label = match column_of_labels(columns, images, &names, options.label_column.as_deref()) {
-            Err(_) if is_test => {
-                let (path, images) = (path.to_owned(), columns[images].clone());
-                let (groups, labels, distinct) = (Vec::new(), Vec::new(), vec![NO_LABEL.to_owned()]);
-                return Ok(Table { path, images, groups, labels, distinct, names: None });
-            }
+        let mut table = Table {
+            path: path.to_owned(),
+            images: columns[images].clone(),
+            groups: Vec::new(),
+            labels: Vec::new(),
+            distinct: vec![NO_LABEL.to_owned()],
+            items: None,
+            column: String::new(),
+            names: None,
+        };
+        let label = match column_of_labels(columns, images, &names, options) {
+            Err(_) if is_test => return Ok(table),
             label => label.map_err(refused)?,
         };
-        let groups = opened.row_groups([images, label]).map_err(|error| of_file(error, path))?;
-        let (mut distinct, mut labels) = (Distinct::default(), Vec::new());
+        table.groups = opened.row_groups([images, label]).map_err(|error| of_file(error, path))?;
         let column = &columns[label];
-        for group in &groups {
-            let values = opened.each_value(label, group.rows, group.chunks[1], |row, value| {
-                let text =
-                    text_of(value, column.physical).map_err(|problem| format!("row {row} of a group {problem}"))?;
+        match column.list {
+            None => table.read_values(&opened, label)?,
+            Some(_) => table.read_lists(&opened, label)?,
+        }
+        table.column = full_name(column);
+        let named = class_names.into_iter().find(|(named, _)| *named == table.column);
+        let is_place = matches!(column.physical, PhysicalType::Number { .. });
+        table.names = named.filter(|_| is_place).map(|(_, names)| names);
+        Ok(table)
+    }
+
+    fn read_values(&mut self, file: &ParquetFile<Container>, label: usize) -> Result<(), DataError> {
+        let mut distinct = Distinct::default();
+        let (labels, physical) = (&mut self.labels, file.columns[label].physical);
+        for group in &self.groups {
+            let values = file.each_value(label, group.rows, group.chunks[1], |row, value| {
+                let text = text_of(value, physical).map_err(|problem| format!("row {row} of a group {problem}"))?;
                 labels.push(distinct.number(&text));
                 Ok(())
             });
-            values.map_err(|error| of_file(error, path))?;
+            values.map_err(|error| of_file(error, &self.path))?;
         }
-        let named = class_names.iter().find(|(named, _)| column.field.is_none() && *named == column.name);
-        let names = named.filter(|_| column.physical != PhysicalType::Bytes).map(|(_, names)| names.clone());
-        let (path, images) = (path.to_owned(), columns[images].clone());
-        Ok(Table { path, images, groups, labels, distinct: distinct.texts, names })
+        self.distinct = distinct.texts;
+        Ok(())
+    }
+
+    /// Values are kept once, and lists are of their numbers: a small file can have many lists of a long text.
+    fn read_lists(&mut self, file: &ParquetFile<Container>, label: usize) -> Result<(), DataError> {
+        let (mut distinct, mut items) = (Distinct::default(), Distinct::default());
+        let (labels, physical) = (&mut self.labels, file.columns[label].physical);
+        for group in &self.groups {
+            let (mut list, mut row) = (None, 0);
+            let mut end = |list: Option<Vec<u32>>| {
+                if let Some(list) = list {
+                    let list: Vec<String> = list.iter().map(u32::to_string).collect();
+                    labels.push(distinct.number(&joined(list.iter().map(String::as_str))));
+                }
+            };
+            let mut nulls = Vec::new();
+            let values = file.each_list(label, group.rows, group.chunks[1], |item| {
+                match item {
+                    ListItem::Begin { row: begun, is_null } => {
+                        end(list.replace(Vec::new()));
+                        row = begun;
+                        nulls.extend(is_null.then_some(begun));
+                    }
+                    ListItem::Value(value) => {
+                        let text =
+                            text_of(value, physical).map_err(|problem| format!("row {row} of a group {problem}"))?;
+                        if text == NO_LABEL {
+                            return Err(format!("row {row} of a group has a null in its list of labels"));
+                        }
+                        let number = items.number(&text);
+                        list.get_or_insert_default().push(number);
+                    }
+                }
+                Ok(())
+            });
+            values.map_err(|error| of_file(error, &self.path))?;
+            end(list);
+            let first = labels.len() - group.rows as usize;
+            for row in nulls {
+                labels[first + row as usize] = distinct.number(NO_LIST);
+            }
+        }
+        (self.distinct, self.items) = (distinct.texts, Some(items.texts));
+        Ok(())
     }
 
     /// Whether a label is none: `datasets` writes -1 for it.
     fn is_missing(&self, label: &str) -> bool {
-        label == NO_LABEL || (label == "-1" && self.names.is_some())
+        match self.items {
+            Some(_) => label == NO_LIST,
+            None => label == NO_LABEL || (label == "-1" && self.names.is_some()),
+        }
     }
 
     fn is_unlabelled(&self) -> bool {
-        self.distinct.iter().all(|label| self.is_missing(label))
+        self.labels.iter().all(|label| self.is_missing(&self.distinct[*label as usize]))
     }
 
     /// The error of the first row with one of its labels.
@@ -143,55 +214,117 @@ impl Table {
     }
 }
 
+/// The labels of all files.
+#[derive(Default)]
+struct Joined {
+    cells: Distinct,
+    /// The values of lists, if rows have lists.
+    items: Option<Distinct>,
+    /// Of each cell, the first file and its number there.
+    first: Vec<(usize, usize)>,
+    /// Of each file, what its numbers of cells become.
+    numbers: Vec<Vec<u32>>,
+}
+
+impl Joined {
+    fn of(tables: &[Table], names: &Option<Vec<String>>) -> Result<Self, DataError> {
+        let has_labels = |table: &&Table| !table.labels.is_empty();
+        let are_lists = tables.iter().find(has_labels).is_some_and(|table| table.items.is_some());
+        let mut all = Joined { items: are_lists.then(Distinct::default), ..Joined::default() };
+        for (place, table) in tables.iter().enumerate() {
+            if has_labels(&table) && (table.names != *names || table.items.is_some() != are_lists) {
+                let problem = "its classes have other names than those of the files before it";
+                return Err(DataError::layout(&table.path, problem));
+            }
+            let mut numbers = Vec::with_capacity(table.distinct.len());
+            for (label, text) in table.distinct.iter().enumerate() {
+                if table.is_missing(text) {
+                    return Err(table.error(label, "the row has no label"));
+                }
+                let number = match (&mut all.items, &table.items) {
+                    (Some(items), Some(own)) => {
+                        let own = text.split(JOIN).filter_map(|item| own.get(item.parse::<usize>().ok()?));
+                        let own: Vec<String> = own.map(|item| items.number(item).to_string()).collect();
+                        all.cells.number(&joined(own.iter().map(String::as_str)))
+                    }
+                    _ => all.cells.number(text),
+                };
+                if number as usize == all.first.len() {
+                    all.first.push((place, label));
+                }
+                numbers.push(number);
+            }
+            all.numbers.push(numbers);
+        }
+        Ok(all)
+    }
+
+    /// What the cells mean. Numbers are places in the list of names, if there is one.
+    fn meaning(
+        &self,
+        tables: &[Table],
+        names: Option<Vec<String>>,
+        task: Option<TaskKind>,
+    ) -> Result<Meaning, DataError> {
+        let error = |cell: usize, problem: &str| {
+            let (place, label) = self.first[cell];
+            tables[place].error(label, problem)
+        };
+        let items = self.items.as_ref().map(|items| items.texts.as_slice());
+        let Some(names) = names else {
+            let column = tables.iter().map(|table| table.column.clone()).find(|column| !column.is_empty());
+            let form = if items.is_some() { Form::Lists } else { Form::Text };
+            let columns = [column.unwrap_or_default()];
+            let cells = Cells { columns: &columns, form, texts: &self.cells.texts, items };
+            return cells.meaning(task).map_err(|(cell, problem)| error(cell, &problem));
+        };
+        let label = |cell: usize, text: &String| {
+            let number = text.parse::<u32>().ok().filter(|&number| (number as usize) < names.len());
+            let problem = || format!("its label is {text}, and there are {} classes, from 0", names.len());
+            number.ok_or_else(|| error(cell, &problem()))
+        };
+        let labels = (0..).zip(&self.cells.texts).map(|(cell, text)| match items {
+            None => Ok(BTreeSet::from([label(cell, text)?])),
+            Some(items) => {
+                let own = text.split(JOIN).filter_map(|item| items.get(item.parse::<usize>().ok()?));
+                own.map(|item| label(cell, item)).collect()
+            }
+        });
+        let labels = labels.map(|own| Ok(own?.into_iter().collect())).collect::<Result<Vec<Vec<u32>>, DataError>>()?;
+        Ok(match items.is_some() || task == Some(TaskKind::MultiLabel) {
+            true => Meaning::Labels { names, labels },
+            false => Meaning::Classes { names, labels: labels.into_iter().flatten().collect() },
+        })
+    }
+}
+
 /// One data set of all files.
 fn join(source: &Source, tables: Vec<Table>, pieces: &Pieces) -> Result<Scanned<Parquet>, DataError> {
     let root = source.folder();
     let names = tables.iter().find(|table| !table.labels.is_empty()).and_then(|table| table.names.clone());
-    let mut distinct = Distinct::default();
-    let mut first = Vec::new();
-    for (place, table) in tables.iter().enumerate() {
-        if table.names != names && !table.labels.is_empty() {
-            let problem = "its classes have other names than those of the files before it";
-            return Err(DataError::layout(&table.path, problem));
-        }
-        for (label, text) in table.distinct.iter().enumerate() {
-            if table.is_missing(text) {
-                return Err(table.error(label, "the row has no label"));
-            }
-            if distinct.number(text) as usize == first.len() {
-                first.push((place, label));
-            }
-        }
-    }
     let is_derived = names.is_none();
-    let (classes, labels) = match names {
-        Some(names) => {
-            let label = |(text, &(place, label)): (&String, &(usize, usize))| {
-                let number = text.parse::<u32>().ok().filter(|&number| (number as usize) < names.len());
-                let problem = format!("its label is {text}, and there are {} classes, from 0", names.len());
-                number.ok_or_else(|| tables[place].error(label, &problem))
-            };
-            let labels = distinct.texts.iter().zip(&first).map(label).collect::<Result<Vec<u32>, DataError>>()?;
-            (names, labels)
-        }
-        None => sort_classes(&distinct.texts).map_err(|(class, problem)| {
-            let (place, label) = first[class];
-            tables[place].error(label, &problem)
-        })?,
-    };
+    let joined = Joined::of(&tables, &names)?;
+    if joined.cells.texts.is_empty() {
+        return Err(DataError::layout(root, "there are no rows in its Parquet files"));
+    }
+    let meaning = joined.meaning(&tables, names, source.options.task)?;
     let mut builder = Builder::default();
-    let mut parts: [(Vec<u32>, Vec<u32>); 3] = Default::default();
-    for (table, (_, part)) in tables.into_iter().zip(&pieces.files) {
-        let own: Vec<u32> = table.distinct.iter().map(|text| labels[distinct.number(text) as usize]).collect();
+    let mut parts: [(Vec<u32>, Vec<u32>, Option<Targets>); 3] =
+        [(); 3].map(|()| (Vec::new(), Vec::new(), meaning.no_targets()));
+    for ((table, (_, part)), numbers) in tables.into_iter().zip(&pieces.files).zip(&joined.numbers) {
         let first = builder.add(table.path, table.images, &table.groups)?;
-        let (rows, part_labels) = &mut parts[pieces.place_of(*part)];
+        let (rows, labels, targets) = &mut parts[pieces.place_of(*part)];
         rows.extend((first..).take(table.labels.len()));
-        part_labels.extend(table.labels.iter().map(|&label| own[label as usize]));
+        for label in &table.labels {
+            let cell = numbers[*label as usize] as usize;
+            labels.push(meaning.class(cell));
+            targets.iter_mut().for_each(|targets| meaning.add(cell, None, targets));
+        }
     }
     if parts[0].0.is_empty() {
         return Err(DataError::layout(root, "there are no rows in its Parquet files"));
     }
-    let [train, validation, test] = builder.finish(&source.storage, &classes, parts);
+    let [train, validation, test] = builder.finish(&source.storage, meaning.names(), parts);
     let (held_out, test) = (pieces.held_out.map(|_| validation), pieces.has_test().then_some(test));
     if is_derived {
         check_test_classes(&train, test.as_ref())?;
@@ -205,6 +338,8 @@ fn names_of_features(text: &[u8]) -> Vec<(String, Vec<String>)> {
     let Ok(json) = serde_json::from_slice::<Json>(text) else { return Vec::new() };
     let features = json.pointer("/info/features").and_then(Json::as_object);
     let named = features.into_iter().flatten().filter_map(|(column, feature)| {
+        // Of a list the feature of its values.
+        let feature = feature.get("feature").or_else(|| feature.as_array()?.first()).unwrap_or(feature);
         let names = feature.get("names").filter(|_| feature.get("_type").is_some_and(|kind| kind == "ClassLabel"))?;
         let names = names.as_array()?.iter().map(|name| name.as_str().map(str::to_owned)).collect::<Option<_>>()?;
         Some((column.clone(), names))
@@ -220,6 +355,11 @@ fn text_of(value: Option<&[u8]>, physical: PhysicalType) -> Result<String, &'sta
             Ok(text) => Ok(text.trim().to_owned()),
             Err(_) => Err("has a label that is not valid UTF-8"),
         },
+        (PhysicalType::Float { .. }, value) => Ok(match (value.first_chunk::<8>(), value.first_chunk::<4>()) {
+            (Some(value), _) => f64::from_le_bytes(*value).to_string(),
+            (None, Some(value)) => f32::from_le_bytes(*value).to_string(),
+            (None, None) => NO_LABEL.to_owned(),
+        }),
         (_, value) => {
             // A number of 4 or 8 bytes: those beyond are its sign.
             let sign = if value.last().is_some_and(|last| *last >= 128) { 0xFF } else { 0 };
@@ -230,9 +370,10 @@ fn text_of(value: Option<&[u8]>, physical: PhysicalType) -> Result<String, &'sta
     }
 }
 
-/// `image.bytes`.
+/// `image.bytes`; of a column of lists the name of the column.
 fn full_name(column: &Column) -> String {
     match &column.field {
+        Some(_) if column.list.is_some_and(|list| list.depth == 1) => column.name.clone(),
         Some(field) => format!("{}.{field}", column.name),
         None => column.name.clone(),
     }
@@ -242,7 +383,7 @@ fn full_name(column: &Column) -> String {
 fn column_of_images(columns: &[Column], chosen: Option<&str>) -> Result<usize, String> {
     let has_bytes = |column: &Column| {
         let is_field = column.field.as_deref() == Some(BYTES);
-        !column.is_list
+        column.list.is_none()
             && column.physical == PhysicalType::Bytes
             && (is_field || (column.field.is_none() && !column.is_text))
     };
@@ -273,8 +414,9 @@ fn column_of_labels(
     columns: &[Column],
     images: usize,
     classes: &[&str],
-    chosen: Option<&str>,
+    options: &OpenOptions,
 ) -> Result<usize, String> {
+    let chosen = options.label_column.as_deref();
     let beside = |place: &usize| columns[*place].name != columns[images].name;
     let others: Vec<usize> = (0..columns.len()).filter(beside).collect();
     let of_names = |known: &dyn Fn(&str) -> bool| {
@@ -282,10 +424,13 @@ fn column_of_labels(
     };
     let named = match chosen {
         Some(chosen) => of_names(&|name| plain(name) == plain(chosen)),
-        None => match of_names(&|name| LABELS.contains(&plain(name).as_str()) || plain(name) == FINE_LABEL) {
-            none if none.is_empty() => of_names(&|name| classes.contains(&name)),
-            some => some,
-        },
+        None => {
+            let usual = |name: &str| LABELS.contains(&plain(name).as_str()) || plain(name) == FINE_LABEL;
+            let other = |name: &str| [&TAGS[..], &NUMBERS].concat().contains(&plain(name).as_str());
+            let named = |name: &str| classes.contains(&name);
+            let known: [&dyn Fn(&str) -> bool; 3] = [&usual, &named, &other];
+            known.into_iter().map(|known| of_names(known)).find(|found| !found.is_empty()).unwrap_or_default()
+        }
     };
     let all = || others.iter().map(|&place| full_name(&columns[place])).collect::<Vec<_>>().join(", ");
     let column = match (named.as_slice(), chosen) {
@@ -305,13 +450,15 @@ fn column_of_labels(
             ));
         }
     };
-    let Column { physical, is_list, .. } = &columns[column];
+    let Column { physical, list, .. } = &columns[column];
     let name = full_name(&columns[column]);
     match physical {
-        _ if *is_list => Err(format!("its column {name} has lists: several labels of an image are not supported")),
-        PhysicalType::Other(what) => {
-            Err(format!("its column {name} has {what}: only whole numbers and texts are classes"))
+        _ if list.is_some_and(|list| list.depth > 1) => {
+            Err(format!("its column {name} has lists of lists, and images have one list of labels"))
         }
-        PhysicalType::Bytes | PhysicalType::Number { .. } => Ok(column),
+        PhysicalType::Other(what) => {
+            Err(format!("its column {name} has {what}: only numbers and texts are classes, labels or numbers"))
+        }
+        PhysicalType::Bytes | PhysicalType::Number { .. } | PhysicalType::Float { .. } => Ok(column),
     }
 }

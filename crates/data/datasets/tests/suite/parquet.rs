@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use enmasse_data::Dataset;
-use enmasse_datasets::{DataLayout, OpenData, OpenOptions, WholeData, open, open_whole};
+use enmasse_datasets::{DataLayout, OpenData, OpenOptions, TaskKind, WholeData, open, open_whole};
 use enmasse_image::Image;
 use tempfile::{TempDir, tempdir};
 
@@ -187,4 +187,47 @@ fn damaged_files() {
     let data = whole(&path, &OpenOptions::default()).unwrap().dataset;
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(100).unwrap();
     assert!(data.read(0).unwrap_err().is_unreadable());
+}
+
+/// What is known of the images, which are read as those of classes.
+#[test]
+fn lists_and_numbers() {
+    let asked = |task| OpenOptions { task, ..OpenOptions::default() };
+    let check = |name: &str, task: Option<TaskKind>, classes: &[&str], targets: &dyn Fn(usize) -> Vec<f32>| {
+        let data = whole(&fixture(name), &asked(task)).unwrap();
+        assert_eq!(data.classes, classes, "{name}");
+        assert_eq!(
+            data.task,
+            if name == "score" || name == "age" { TaskKind::Regression } else { TaskKind::MultiLabel }
+        );
+        for index in 0..data.dataset.len() {
+            assert_eq!((data.dataset.targets(index), data.dataset.label(index)), (targets(index), 0), "{name} {index}");
+        }
+        assert_eq!(data.dataset.read(1).unwrap().pixels()[1], ((31 + 7) % 251) as u8);
+    };
+    let bits = |order: [usize; 3]| move |index: usize| order.map(|bit| (index >> bit & 1) as f32).to_vec();
+    check("labels", None, &["cat", "bird", "dog"], &bits([0, 1, 2]));
+    check("tags", None, &["bird", "cat", "dog"], &bits([1, 0, 2]));
+    check("plain-tags", Some(TaskKind::MultiLabel), &["bird", "cat", "dog"], &bits([1, 0, 2]));
+    let one = |index: usize| (0..3).map(|label| f32::from(u8::from(index % 3 == label))).collect();
+    check("snappy", Some(TaskKind::MultiLabel), &["cat", "bird", "dog"], &one);
+    check("score", None, &["score"], &|index| vec![index as f32 / 4.0 - 1.0]);
+    check("age", Some(TaskKind::Regression), &["age"], &|index| vec![[0.1, 2.0, 3.0, 4.5][index]]);
+    let refused = |name: &str, options: &OpenOptions, expected: &str| {
+        let error = whole(&fixture(name), options).err().unwrap();
+        assert!(error.contains(expected), "{error}");
+    };
+    refused("null-tags", &asked(None), "null-tags.parquet/1: the row has no label");
+    refused("null-tag", &asked(None), "row 1 of a group has a null in its list of labels");
+    let boxes = OpenOptions { label_column: Some("boxes.list.element.list.element".to_owned()), ..asked(None) };
+    refused("boxes", &boxes, "has lists of lists, and images have one list of labels");
+    refused("null-score", &asked(None), "null-score.parquet/1: the row has no label");
+    refused(
+        "labels",
+        &asked(Some(TaskKind::Classification)),
+        "it has labels of each image, not one class as `task = c",
+    );
+    refused("tags", &asked(Some(TaskKind::Classification)), "it has a list of labels, not one class");
+    let data = open(&fixture("labels"), &asked(None)).unwrap();
+    assert_eq!((data.train.len(), data.validation.len(), data.classes.len()), (16, 4, 3));
 }
