@@ -210,7 +210,17 @@ fn linear(dy: &Expression, function: &dyn Fn(Expression) -> Expression) -> Expre
         Term::Where([a, b, x, y]) if x.constant() == Some(0.0) => {
             Expression::where_above(a, b, 0.0, linear(y, function))
         }
+        Term::Binary(Binary::Add, a, b) if has_choice(dy) => sum(linear(a, function), linear(b, function)),
         _ => function(dy.clone()),
+    }
+}
+
+/// Whether a part of a gradient is 0 because of a choice.
+fn has_choice(dy: &Expression) -> bool {
+    match &*dy.0 {
+        Term::Where([_, _, x, y]) => x.constant() == Some(0.0) || y.constant() == Some(0.0),
+        Term::Binary(Binary::Add, a, b) => has_choice(a) || has_choice(b),
+        _ => false,
     }
 }
 
@@ -311,6 +321,15 @@ mod tests {
             let last = until.map(|(_, at)| at).last().unwrap_or(step);
             assert!((step + 1..last).all(|other| registers[other] != registers[step]), "{term:?}");
         }
+    }
+
+    /// Both gradients of the exponential are 0 from 2 on. Their sum times the exponential was NaN where that is infinite.
+    #[test]
+    fn what_two_choices_leave_out_has_no_gradient() {
+        let [x] = Expression::operands();
+        let two = Expression::where_above(&x, 1.0, 0.0, x.exp()) + Expression::where_above(&x, 2.0, 0.0, x.exp());
+        let expected = "t0 = exp(x0); where(x0 > 2, 0, t0) + where(x0 > 1, 0, t0)";
+        assert_eq!(two.derivative(0).to_string(), expected);
     }
 
     #[test]
