@@ -4,7 +4,7 @@ use enmasse_device::{Hosting, Program, StepMetrics};
 use enmasse_graph::optimizers::AdamW;
 use enmasse_graph::{
     Averaging, CompileOptions, Conv, Freeze, Linear, Loss, Metric, Mode, Optimizer, ParameterGroups, PerSample, Phase,
-    Plans, Pool, Precision, Target, TargetKind, Tensor,
+    Plans, Pool, Precision, Target, TargetKind, Tensor, losses,
 };
 use enmasse_reference::ReferenceProgram;
 
@@ -163,6 +163,37 @@ fn values_as_targets() {
         let Some(plans) = compile(&residual, &options) else { return };
         check(&format!("values of {shards}"), &plans, 3, 2e-5);
     }
+}
+
+fn pooled(x: Tensor) -> Tensor {
+    x.adaptive_avg_pool([2, 2]).flatten().linear("fc", 7)
+}
+
+/// The losses of several labels and of numbers, whose values are weighed, shifted and scaled by class.
+#[test]
+fn losses_of_values() {
+    let (weights, mean) = ([0.5, 1.0, 2.0, 0.25, 4.0, 1.0, 3.0], [0.5, -1.0, 2.0, 0.0, 0.25, 1.0, -0.5]);
+    let losses: [PerSample; 4] = [
+        PerSample::new(move |x, y| losses::binary_cross_entropy(x, y, Some(&weights))),
+        PerSample::new(|x, y| losses::sigmoid_focal(x, y, Some(0.25), 1.5)),
+        PerSample::new(|x, y| losses::asymmetric(x, y, losses::Asymmetric::default())),
+        PerSample::new(move |x, y| losses::huber(x, losses::standardize(y, &mean, &weights), 0.5)),
+    ];
+    for (number, loss) in losses.into_iter().enumerate() {
+        let (loss, target) = (Loss::Custom(loss), TargetKind::Values(7));
+        let options = CompileOptions { loss, target, ..CompileOptions::new("pooled", 5, 9, 7) };
+        let Some(plans) = compile(&pooled, &options) else { return };
+        check(&format!("loss {number}"), &plans, 3, 2e-5);
+    }
+}
+
+/// Weights of classes, with smoothing and mixtures.
+#[test]
+fn weights_of_classes() {
+    let loss = Loss::CrossEntropy { smoothing: 0.1, weights: vec![0.5, 1.0, 2.0, 0.25, 4.0, 0.0, 3.0] };
+    let options = CompileOptions { loss, mixed: true, ..CompileOptions::new("pooled", 5, 9, 7) };
+    let Some(plans) = compile(&pooled, &options) else { return };
+    check("weights of classes", &plans, 3, 2e-5);
 }
 
 #[test]

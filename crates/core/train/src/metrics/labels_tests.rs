@@ -1,3 +1,5 @@
+//! Figures of several labels against scikit-learn and torchmetrics, and the borders between them.
+
 use serde_json::Value;
 
 use super::*;

@@ -32,6 +32,7 @@ mod shipped;
 mod steps;
 mod stopping;
 mod task;
+mod tasks;
 mod test_part;
 mod trace;
 mod trained;
