@@ -13,8 +13,8 @@ use crate::pretrained::read_pretrained;
 use crate::task::of_run;
 use crate::weights::{EvaluatedWeights, torch_shape, write_tensors};
 use crate::{
-    Checkpoint, Classification, Matching, ModelFn, NamedTensor, Preparation, Rename, RunConfig, RunPaths, TargetKind,
-    Task, TrainError, is_checkpoint,
+    CalibrationRecord, Checkpoint, Classification, Matching, ModelFn, NamedTensor, Preparation, Rename, RunConfig,
+    RunPaths, TargetKind, Task, TrainError, is_checkpoint,
 };
 
 /// Classes of a model whose number of classes is not known.
@@ -39,6 +39,10 @@ pub struct Classifier {
     tensors: Vec<NamedTensor>,
     /// Whether the weights are the averages that the run kept.
     pub averaged: bool,
+    /// Updates that the weights of a run had; `None` for a weights file.
+    pub optimizer_step: Option<u64>,
+    /// By what predictions divide the logits: 1 unless it is set.
+    pub temperature: f64,
     /// What was taken from a weights file, and what was not; `None` for a run.
     pub pretrained: Option<Matching>,
     /// The file, for errors.
@@ -94,6 +98,8 @@ impl Classifier {
             normalization: preparation.normalization.clone(),
             tensors,
             averaged: false,
+            optimizer_step: None,
+            temperature: 1.0,
             pretrained: Some(matching),
             origin,
         })
@@ -129,6 +135,8 @@ impl Classifier {
             normalization: Normalization { mean: meta.mean, std: meta.std },
             tensors,
             averaged,
+            optimizer_step: Some(meta.optimizer_step),
+            temperature: 1.0,
             pretrained: None,
             origin,
         })
@@ -137,6 +145,20 @@ impl Classifier {
     /// What it predicts, as data have it.
     pub fn kind(&self) -> TaskKind {
         self.configuration.train.task.unwrap_or(TaskKind::Classification)
+    }
+
+    /// Takes the temperature that an evaluation kept in the run folder. Returns what is known of it; `None`, and the temperature stays as it is,
+    /// if there is none, or it is that of other weights.
+    pub fn take_temperature(&mut self, run: &Path) -> Result<Option<CalibrationRecord>, TrainError> {
+        if !run.is_dir() {
+            return Ok(None);
+        }
+        let kept = RunPaths::new(run).read_calibration()?;
+        let kept = kept.filter(|kept| self.optimizer_step == Some(kept.optimizer_step));
+        if let Some(kept) = &kept {
+            self.temperature = kept.temperature;
+        }
+        Ok(kept)
     }
 
     /// Whether its run measured which algorithms are the fastest. Such choices are for batches of the run's size.

@@ -21,7 +21,7 @@ pub struct Guess {
     pub index: usize,
     /// Its name.
     pub class: String,
-    /// The softmax of the logits; of a label the sigmoid of its logit.
+    /// The softmax of the logits, divided by the classifier's temperature; of a label the sigmoid of its logit.
     pub probability: f64,
 }
 
@@ -110,7 +110,7 @@ impl Classifier {
     }
 
     fn prediction(&self, image: String, logits: &[f64], top: usize) -> Prediction {
-        let probabilities = self.task.decode(logits);
+        let probabilities = self.task.decode(&logits.iter().map(|logit| logit / self.temperature).collect::<Vec<_>>());
         if self.kind() == TaskKind::Regression {
             let value = |(name, value): (&String, f64)| PredictedValue { name: name.clone(), value };
             let values = self.classes.iter().zip(probabilities).map(value).collect();

@@ -10,6 +10,7 @@
 //! | `algorithms.txt` | the algorithms that a tuned run uses, which `--resume` reuses |
 //! | `split.json` | the files of each part |
 //! | `test.json` | the evaluation of the test part at the end, if the data have one |
+//! | `calibration.json` | the temperature for the probabilities of `predict`, after `eval` on the validation part |
 //! | `charts/class_distribution.svg`, `charts/augmented.svg` | charts of the training data |
 //! | `charts/training_curves.svg` | loss, accuracy and learning rate of all epochs |
 //! | `charts/confusion_matrix.svg` | true and predicted classes in the validation of the best epoch |
@@ -25,6 +26,7 @@
 //! | `.lock` | empty; locked by the process that writes |
 //! | `.attempt-JOB-…` | where the writer writes files before renaming them; without it the writer cannot write |
 
+mod calibration;
 mod claim;
 mod epochs;
 mod trace;
@@ -44,6 +46,7 @@ use serde_json::ser::{PrettyFormatter, Serializer};
 use thiserror::Error;
 
 use crate::{Attempt, CheckpointMeta, Resume, RunConfig};
+pub use calibration::CalibrationRecord;
 use claim::Claim;
 pub use unbegun::remove_unbegun;
 
@@ -135,6 +138,8 @@ paths! {
     pub metrics = "metrics.jsonl";
     /// The evaluation of the test part at the end of the run.
     pub test_record = "test.json";
+    /// The temperature for probabilities.
+    pub calibration = "calibration.json";
     /// Class names by label.
     pub class_indices = "class_indices.json";
     /// The files of each part.
@@ -418,10 +423,11 @@ impl RunFolder {
         self.write(&self.paths.test_record(), format!("{line}\n").as_bytes())
     }
 
-    /// Removes the evaluation of the test part: training goes on, so other weights may become the best.
-    pub(crate) fn remove_test(&self) -> Result<(), RunError> {
-        // A later start of the job may have written it.
+    /// Removes the evaluation of the test part and the temperature: training goes on, so other weights may become the best.
+    pub(crate) fn remove_evaluations(&self) -> Result<(), RunError> {
+        // A later start of the job may have written them.
         self.staging().check(self.paths.root())?;
+        self.remove(&self.paths.calibration())?;
         self.remove(&self.paths.test_record())
     }
 

@@ -149,7 +149,7 @@ impl RunWriter {
         size: usize,
     ) -> Result<RunFiles, TrainError> {
         let RunConfig { train, .. } = config;
-        self.folder.remove_test()?;
+        self.folder.remove_evaluations()?;
         if train.resume == Resume::Best {
             // From here on it is the last one: a run that is killed goes on from it.
             self.folder.copy_checkpoint(&self.paths().best_checkpoint(), &self.paths().last_checkpoint())?;

@@ -41,7 +41,8 @@ pub struct TrainedModel {
 }
 
 impl TrainedModel {
-    /// Opens a run folder or a checkpoint of a model that [`crate::models`] has, on the kind of device that the run used.
+    /// Opens a run folder or a checkpoint of a model that [`crate::models`] has, on the kind of device that the run used. Probabilities
+    /// have the temperature that `enmasse eval` kept in the run folder, if it did.
     pub fn open(run: impl AsRef<Path>) -> Result<Self, TrainError> {
         let classifier = open(run.as_ref())?;
         let Ok(model) = enmasse_models::find(&classifier.model) else {
@@ -104,5 +105,8 @@ impl TrainedModel {
 
 fn open(run: &Path) -> Result<Classifier, TrainError> {
     // A run says how its images were prepared; bare weights, which do not, are refused for lack of a model.
-    Classifier::open(run, None, &Preparation::new(&TrainConfig::default(), DataKind::Folder), &[])
+    let preparation = Preparation::new(&TrainConfig::default(), DataKind::Folder);
+    let mut classifier = Classifier::open(run, None, &preparation, &[])?;
+    classifier.take_temperature(run)?;
+    Ok(classifier)
 }

@@ -1,3 +1,5 @@
+//! Figures against fixtures of scikit-learn, netcal and SciPy, and what is at their limits.
+
 use serde_json::Value;
 
 use super::*;
@@ -25,12 +27,14 @@ fn check(what: &str, own: &[f64], expected: &[f64]) {
     assert!(own.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9), "{what}: {own:?} {expected:?}");
 }
 
+type Figure = fn(&Ranked) -> Option<f64>;
+
 #[test]
 fn curves_and_areas_are_those_of_scikit_learn() {
     let (fixture, scores) = fixture();
     let probabilities = Probabilities::new(&scores);
     let ranked = probabilities.ranked();
-    let figures: [(&str, fn(&Ranked) -> Option<f64>); 2] =
+    let figures: [(&str, Figure); 2] =
         [("roc_auc", |class| class.roc_auc), ("average_precision", |class| class.average_precision)];
     for (name, figure) in figures {
         let own: Option<Vec<f64>> = ranked.iter().map(figure).collect();

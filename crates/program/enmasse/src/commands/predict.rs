@@ -7,7 +7,10 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use enmasse_data::{BadSample, Dataset, DecodePool};
 use enmasse_datasets::{DataKind, DataLayout, LeftOut, TaskKind, holds_unlabelled, list_images, open_unlabelled};
 use enmasse_image::decode::MAX_FILE_BYTES;
-use enmasse_train::{Guess, Images, LayeredConfig, PredictedValue, Prediction, Surroundings, TrainConfig};
+use enmasse_train::{
+    CalibrationRecord, Guess, Images, LayeredConfig, PredictedValue, Prediction, Surroundings, TrainConfig,
+};
+use enmasse_wording::counted;
 
 use crate::command_line::arguments::{self, ONE_DEVICE};
 use crate::command_line::settings::{self, Ranks};
@@ -49,6 +52,11 @@ pub fn command() -> Command {
                 .help("Image files, folders (all images in them, at any depth, in the order of their paths), manifests, WebDataset archives, Parquet files and packed files. Labels do not count. - reads one image from standard input"),
         )
         .arg(arguments::count("top", "K", "Classes to tell of each image [default: 5, with --csv 1]"))
+        .arg(
+            arguments::option("temperature", "T")
+                .value_parser(temperature_value)
+                .help("Divide the logits by T before they become probabilities [default: what eval fitted on the run's validation part, otherwise 1]"),
+        )
         .arg(arguments::switch(
             "csv",
             "Print a table: path, class, probability, and class_2, probability_2 and so on with --top",
@@ -71,9 +79,16 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     // Folders are listed before the weights, which may be large, are read.
     let given = given_paths(matches.get_many("images").into_iter().flatten())?;
     let source = Source::find(matches, &mut layers)?;
-    let weights = weights::open(source, &layers, DataKind::Folder, true)?;
+    let mut weights = weights::open(source, &layers, DataKind::Folder, true)?;
     weights.classifier.require_classes()?;
     weights.report();
+    match matches.get_one("temperature") {
+        Some(&given) => weights.classifier.temperature = given,
+        None => {
+            let kept = weights.classifier.take_temperature(&weights.path)?;
+            kept.iter().for_each(tell_of_temperature);
+        }
+    }
     if weights.classifier.averaged {
         say(format_args!("the weights are the averages of --ema or --lookahead"));
     }
@@ -113,6 +128,21 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     output.finish()?;
     // Each of these images has its own line.
     Failure::told(u8::from(unreadable > 0))
+}
+
+/// A positive number.
+fn temperature_value(text: &str) -> Result<f64, &'static str> {
+    let value = text.parse().ok().filter(|value: &f64| value.is_finite() && *value > 0.0);
+    value.ok_or("must be a number above 0")
+}
+
+/// Says that probabilities are not the model's own.
+fn tell_of_temperature(kept: &CalibrationRecord) {
+    let CalibrationRecord { temperature, samples, .. } = kept;
+    let images = counted(*samples as usize, "image");
+    say(format_args!(
+        "probabilities are those at temperature {temperature:.3}, fitted on {images} of the validation part; --temperature 1 gives the model's own"
+    ));
 }
 
 /// The form of the output.
