@@ -39,16 +39,12 @@ pub struct Objective {
 
 impl Objective {
     /// The task, which is classification unless there is another.
-    fn task(&self) -> Arc<dyn Task> {
+    pub(crate) fn task(&self) -> Arc<dyn Task> {
         self.task.clone().unwrap_or_else(|| Arc::new(Classification::default()))
     }
 
     /// The same with the task that the data have, unless there is another. The settings of the loss belong to those tasks.
-    pub(crate) fn of_data(
-        &self,
-        data: &TrainingData,
-        config: &TrainConfig,
-    ) -> Result<(Self, Arc<dyn Task>), TrainError> {
+    pub fn of_data(&self, data: &TrainingData, config: &TrainConfig) -> Result<Self, TrainError> {
         if self.task.is_some() || self.loss.is_some() {
             let (run, default) = (RunConfig { train: config.clone(), ..RunConfig::default() }, RunConfig::default());
             let given = ["loss", "focal_gamma", "huber_delta", "class_weights"];
@@ -60,7 +56,7 @@ impl Objective {
             Some(task) => task.clone(),
             None => of_data(data, config)?,
         };
-        Ok((Objective { task: Some(task.clone()), ..self.clone() }, task))
+        Ok(Objective { task: Some(task), ..self.clone() })
     }
 
     /// The loss of a configuration. Smoothing belongs to cross-entropy: with another loss it is an error.

@@ -41,7 +41,8 @@ impl Session {
     ) -> Result<(Self, RunFiles), TrainError> {
         let (config, device, group) = (&run.train, trainer.device.as_ref(), trainer.group.as_ref());
         let (rank, world_size) = group.map_or((0, 1), |group| (group.rank(), group.world_size()));
-        let (objective, task) = trainer.objective.of_data(data, config)?;
+        let objective = trainer.objective.of_data(data, config)?;
+        let task = objective.task();
         let monitor = objective.monitor(task.as_ref(), config)?;
         data.parts().try_for_each(|(part, dataset)| data.check_labels(task.as_ref(), part, dataset.as_ref()))?;
         let map = ShardMap::new(config.shard_count(world_size), world_size)?;
@@ -91,12 +92,13 @@ impl Session {
             compare_setup(group, run, data, &plans)?;
         }
         let head = match config.fine_tune {
-            Some(_) => {
+            // A head is fitted to classes; others are trained by steps.
+            Some(_) if task.target() == TargetKind::Class => {
                 let features =
                     compile_features(config, &preparation, model, task.outputs(), &sharding, &device.target())?;
                 Some(HeadPhase::new(&plans, features, data)?)
             }
-            None => None,
+            _ => None,
         };
         let plans = plans.of_rank(rank);
         let hosting = Hosting::of(map, rank);

@@ -41,7 +41,7 @@ impl Trainer<'_> {
         if self.config.num_classes.is_some_and(|expected| expected != data.classes.len()) {
             return refuse("num_classes", format!("the data have {}", counted(data.classes.len(), "class")));
         }
-        let (_, task) = self.objective.of_data(data, &config.train)?;
+        let task = self.objective.of_data(data, &config.train)?.task();
         let has_classes = task.target() == TargetKind::Class;
         if self.config.balance == Balance::Classes && !has_classes {
             return refuse("balance", "has no effect on a task without classes: leave it out".to_owned());
@@ -102,8 +102,8 @@ impl Trainer<'_> {
         let Ok(known) = enmasse_models::find(&config.model) else { return Ok(true) };
         let preparation = Preparation::of(config, data);
         let plans = |model: &ModelFn| {
-            let (objective, task) = self.objective.of_data(data, config)?;
-            compile_plans(config, &preparation, model, &objective, task.outputs(), 1, &self.device.target())
+            let objective = self.objective.of_data(data, config)?;
+            compile_plans(config, &preparation, model, &objective, objective.task().outputs(), 1, &self.device.target())
         };
         // A model of the zoo may not fit these images.
         let Ok(expected) = plans(&|x, classes| known.forward(x, classes)) else { return Ok(false) };

@@ -1,5 +1,6 @@
 //! `enmasse eval RUN|WEIGHTS DATA`: loss and accuracy, exact at any number of ranks.
 
+mod figures;
 pub mod images;
 mod knn;
 mod report;
@@ -39,7 +40,7 @@ pub const TEST: &str = "test";
 /// The command line of `enmasse eval`.
 pub fn command() -> Command {
     Command::new("eval")
-        .about("Loss and accuracy of a run's best checkpoint or of a weights file; precision, recall and F1 of each class")
+        .about("Loss and accuracy of a run's best checkpoint or of a weights file; figures of each class, and calibration")
         .arg(arguments::source())
         .arg(arguments::data_as(
             "Data as for train, but of a folder with train/ and val/ one of these; of CIFAR and MNIST the test part, of a packed file the validation part. Without it, the data of the run",
@@ -52,6 +53,11 @@ pub fn command() -> Command {
                 .help("\"val\" takes the validation part of the run, \"test\" the test part of the data, \"all\" every image of DATA [default: val on the data of the run, all on other data]"),
         )
         .arg(arguments::file("confusion", "Draw the true and the predicted classes as an SVG file"))
+        .arg(arguments::file(
+            "curves",
+            "Draw the receiver operating characteristic and precision over recall of each class as an SVG file; of more than 10 classes those with the least average precision",
+        ))
+        .arg(arguments::file("reliability", "Draw how often the model is right over how sure it is as an SVG file"))
         .arg(
             arguments::option("mistakes", "N")
                 .num_args(0..=1)
@@ -60,12 +66,12 @@ pub fn command() -> Command {
         )
         .arg(arguments::switch(
             "csv",
-            "Print a table: label, class, images, predicted, precision, recall, f1, confused_with, confused. With --mistakes: path, class, predicted, probability, class_probability",
+            "Print a table: label, class, images, predicted, precision, recall, f1, confused_with, confused, roc_auc, average_precision. With --mistakes: path, class, predicted, probability, class_probability",
         ))
         .args(arguments::crops())
         .arg(
             arguments::count("knn", "K", "Instead, accuracy on the validation part by the classes of the K nearest training images: by the cosine of what the last layer reads, each with the weight exp(cosine / 0.07), as in DINO's evaluation. The model's own classes do not count")
-                .conflicts_with_all(["part", "confusion", "mistakes", "csv", "crops", "tta"]),
+                .conflicts_with_all(["part", "confusion", "curves", "reliability", "mistakes", "csv", "crops", "tta"]),
         )
         .arg(arguments::decided())
         .args(arguments::settings_with(EVALUATION, OF_A_RUN))
@@ -216,6 +222,8 @@ impl Request {
         };
         let shown = Shown {
             confusion: matches.get_one::<PathBuf>("confusion").cloned(),
+            curves: matches.get_one::<PathBuf>("curves").cloned(),
+            reliability: matches.get_one::<PathBuf>("reliability").cloned(),
             mistakes: matches.contains_id("mistakes").then(|| matches.get_one::<usize>("mistakes").copied()),
             csv: matches.get_flag("csv"),
         };
@@ -245,6 +253,7 @@ impl Request {
         let Request { weights, selection, config, shown, crops } = self;
         let (root, not_copied) = stage(&config, &selection.root, copier)?;
         let mut images = selection.open(&weights, &root)?;
+        let validates_run = selection.is_validation_of_run(images.part);
         images.left_out.append(not_copied);
         if let Some(layers) = checked {
             let Found { kind, layout, .. } = images;
@@ -258,7 +267,7 @@ impl Request {
         if !weights.is_bare {
             images.classes.clone_from(&weights.classifier.classes);
         }
-        Ok(Task { weights, images, asked: selection.part, config, shown, crops })
+        Ok(Task { weights, images, asked: selection.part, config, shown, crops, validates_run })
     }
 }
 

@@ -79,8 +79,8 @@ fn train_eval_predict() {
         let evaluated =
             enmasse(&[&["eval", &run_text, "--devices", "cpu:1", "--batch", "4", "--json"], arguments].concat()).well();
         let [found] = &evaluated.json()[..] else { panic!("{evaluated:?}") };
-        let expected =
-            "event loss accuracy balanced_accuracy samples unreadable averaged part crops per_class macro confused";
+        let expected = "event loss accuracy balanced_accuracy samples unreadable averaged part crops accuracy_interval roc_auc \
+             average_precision ece brier temperature per_class macro macro_precision macro_recall macro_f1 confused";
         assert_eq!(keys(found), expected.split(' ').collect::<Vec<_>>());
         // The classes have the same number of images.
         assert!((found["balanced_accuracy"].as_f64().unwrap() - best).abs() < 1e-12);
@@ -231,7 +231,8 @@ fn metrics_of_a_run_are_in_its_records_and_evaluations() {
     assert_eq!(found[0]["top2"], lines[0]["val_top2"]);
     assert_eq!(
         keys(&found[0]),
-        "event loss accuracy balanced_accuracy samples unreadable averaged part crops top2 per_class macro confused"
+        "event loss accuracy balanced_accuracy samples unreadable averaged part crops top2 accuracy_interval roc_auc \
+         average_precision ece brier temperature per_class macro macro_precision macro_recall macro_f1 confused"
             .split(' ')
             .collect::<Vec<_>>()
     );

@@ -158,31 +158,33 @@ fn one_class_for_all_is_told() {
 
     let eval = ["eval", &weights, &data, "--model", "mlp"];
     let said = on_one_device(&eval).stdout;
-    assert!(said.contains("accuracy 45.45 %, balanced accuracy 33.33 %, loss "), "{said}");
+    assert!(said.contains("accuracy 45.45 % (95 % interval 32.7 to 58.2), balanced accuracy 33.33 %, loss "), "{said}");
     let rows = [
-        "class             images  precision     recall         F1",
-        "dark                  25    45.45 %   100.00 %    62.50 %",
-        "light                 25     0.00 %     0.00 %     0.00 %",
-        "red                    5     0.00 %     0.00 %     0.00 %",
-        "macro average         55    15.15 %    33.33 %    20.83 %",
+        "class             images  precision     recall         F1  ROC AUC     AP",
+        "dark                  25    45.45 %   100.00 %    62.50 %    0.500  0.455",
+        "light                 25     0.00 %     0.00 %     0.00 %    0.500  0.455",
+        "red                    5     0.00 %     0.00 %     0.00 %    0.500  0.091",
+        "macro average         55    15.15 %    33.33 %    20.83 %    0.500  0.333",
         "2 of 3 classes were never predicted: light, red",
         "most confused: light predicted as dark (25), red predicted as dark (5)",
+        "calibration: Brier score 1.0909, expected error of probabilities (ECE) 54.55 %",
     ];
     assert_eq!(said.lines().skip(1).collect::<Vec<_>>(), rows);
     let found = &on_one_device(&[&eval[..], &["--json"]].concat()).json()[0];
     assert_eq!(found["balanced_accuracy"], 1.0 / 3.0);
-    let class = json!({"class": "dark", "images": 25, "predicted": 55, "precision": 25.0 / 55.0, "recall": 1.0, "f1": 50.0 / 80.0});
+    let class = json!({"class": "dark", "images": 25, "predicted": 55, "precision": 25.0 / 55.0, "recall": 1.0, "f1": 50.0 / 80.0,
+        "roc_auc": 0.5, "average_precision": 25.0 / 55.0});
     assert_eq!(found["per_class"][0], class);
     let confused = json!([{"class": "light", "predicted": "dark", "images": 25}, {"class": "red", "predicted": "dark", "images": 5}]);
     assert_eq!((&found["confused"], &found["mistakes"]), (&confused, &json!(null)));
     assert_eq!(found["macro"], json!({"precision": 25.0 / 55.0 / 3.0, "recall": 1.0 / 3.0, "f1": 50.0 / 80.0 / 3.0}));
     let table = on_one_device(&[&eval[..], &["--csv"]].concat());
     let rows = [
-        "label,class,images,predicted,precision,recall,f1,confused_with,confused",
-        "0,dark,25,55,0.45454545454545453,1,0.625,,0",
-        "1,light,25,0,0,0,0,dark,25",
-        "2,red,5,0,0,0,0,dark,5",
-        ",macro average,55,,0.15151515151515152,0.3333333333333333,0.20833333333333334,,",
+        "label,class,images,predicted,precision,recall,f1,confused_with,confused,roc_auc,average_precision",
+        "0,dark,25,55,0.45454545454545453,1,0.625,,0,0.5,0.45454545454545453",
+        "1,light,25,0,0,0,0,dark,25,0.5,0.45454545454545453",
+        "2,red,5,0,0,0,0,dark,5,0.5,0.09090909090909091",
+        ",macro average,55,,0.15151515151515152,0.3333333333333333,0.20833333333333334,,,0.5,0.3333333333333333",
     ];
     assert_eq!(table.stdout.lines().collect::<Vec<_>>(), rows);
     assert!(table.stderr.contains("balanced accuracy 33.33 %"), "{}", table.stderr);
@@ -200,5 +202,5 @@ fn one_class_for_all_is_told() {
     // Classes of about the same size: nothing is added.
     let equal = images(&folder.path().join("equal"), 5).display().to_string();
     let said = on_one_device(&["eval", &weights, &equal, "--model", "mlp"]).stdout;
-    assert!(said.contains("accuracy 33.33 %, loss "), "{said}");
+    assert!(said.contains("accuracy 33.33 % (95 % interval ") && said.contains("), loss "), "{said}");
 }

@@ -129,6 +129,12 @@ impl ImageSelection {
         Ok(Found { part, data, classes, kind, layout, left_out, warnings })
     }
 
+    /// Whether the images of this part are those on which the run validated.
+    pub fn is_validation_of_run(&self, part: Part) -> bool {
+        // Only a run knows the validation part of data that do not come in parts.
+        part == Part::Validation && self.saved.is_some() && (self.is_own || self.form == Form::Other)
+    }
+
     /// The data of a run in its parts: those of its split, or the data set's own.
     pub fn in_parts(&self, weights: &Weights, root: &Path) -> Result<TrainingData, Failure> {
         let Some(saved) = &self.saved else {

@@ -1,9 +1,10 @@
 //! What `eval` prints: the figures of each class, the pairs that are confused most, and the mistakes, as text, JSON and CSV.
 
-use enmasse_train::{ClassCounts, Evaluation, MacroAverages, Mistake};
+use enmasse_train::{ClassCounts, Evaluation, MacroAverages, Mistake, Ranked};
 use enmasse_wording::{counted, grouped, one_line};
 use serde_json::{Value, json};
 
+use super::figures::{Figures, area};
 use super::images::Found;
 use crate::output::csv::field;
 use crate::output::{Output, say};
@@ -22,6 +23,9 @@ const MAX_WIDTH: usize = 40;
 /// The results of an evaluation, with the names of classes and images.
 pub struct Report<'a> {
     pub found: &'a Evaluation,
+    pub figures: &'a Figures,
+    /// What is said of the file that keeps the temperature.
+    pub kept: Option<String>,
     pub images: &'a Found,
     /// Mistakes to list, at most.
     pub mistakes: Option<usize>,
@@ -55,6 +59,7 @@ impl Report<'_> {
             "averaged": self.averaged, "part": self.images.part.word(), "crops": self.crops
         });
         metrics.iter().for_each(|(name, mean)| event[name] = (*mean).into());
+        self.figures.add_to(&mut event);
         self.add_to(&mut event);
         event
     }
@@ -67,9 +72,10 @@ impl Report<'_> {
         let crops = if self.crops > 1 { format!(", by {} crops of each", self.crops) } else { String::new() };
         let metrics = metrics.iter().map(|(name, mean)| format!(", {name} {mean:.4}")).collect::<String>();
         format!(
-            "{}, {images}{crops}: accuracy {}{}, loss {loss:.4}{metrics}{averaged}",
+            "{}, {images}{crops}: accuracy {}{}{}, loss {loss:.4}{metrics}{averaged}",
             self.images.part.describe(),
             percent(accuracy.unwrap_or(f64::NAN)),
+            self.figures.interval_text(),
             balance::beside(per_class, false)
         )
     }
@@ -107,17 +113,23 @@ impl Report<'_> {
         let average = "macro average";
         let widest = rows.iter().map(|&(label, _)| name(label).chars().count()).chain([average.len()]).max();
         let widest = widest.unwrap_or_default();
-        let row = |name: &str, images: &str, figures: [String; 3]| {
+        let has_areas = self.figures.of_scores.is_some();
+        let row = |name: &str, images: &str, figures: [String; 3], areas: [String; 2]| {
             let [precision, recall, f1] = figures;
-            format!("{name:<widest$}  {images:>9}  {precision:>9}  {recall:>9}  {f1:>9}")
+            let [roc_auc, average_precision] = areas;
+            let areas = if has_areas { format!("  {roc_auc:>7}  {average_precision:>5}") } else { String::new() };
+            format!("{name:<widest$}  {images:>9}  {precision:>9}  {recall:>9}  {f1:>9}{areas}")
         };
-        let mut lines = vec![row("class", "images", ["precision", "recall", "F1"].map(str::to_owned))];
+        let areas = |ranked: Ranked| [ranked.roc_auc, ranked.average_precision].map(area);
+        let heads = (["precision", "recall", "F1"].map(str::to_owned), ["ROC AUC", "AP"].map(str::to_owned));
+        let mut lines = vec![row("class", "images", heads.0, heads.1)];
         lines.extend(rows.iter().map(|&(label, class)| {
             let figures = [class.precision(), class.recall(), class.f1()].map(percent);
-            row(&name(label), &grouped(class.images), figures)
+            row(&name(label), &grouped(class.images), figures, areas(self.figures.ranked(label)))
         }));
         let MacroAverages { precision, recall, f1 } = per_class.macro_averages();
-        lines.push(row(average, &grouped(self.found.samples), [precision, recall, f1].map(percent)));
+        let (figures, areas) = ([precision, recall, f1].map(percent), areas(self.figures.macro_average()));
+        lines.push(row(average, &grouped(self.found.samples), figures, areas));
         if is_cut {
             let all = counted(per_class.classes().len(), "class");
             lines.push(format!("these are the {MAX_ROWS} with the lowest F1 of {all}; --csv and --json have all"));
@@ -125,6 +137,8 @@ impl Report<'_> {
         lines.extend(balance::never_predicted(per_class, &self.images.classes));
         lines.extend(balance::never_evaluated(per_class, &self.images.classes));
         lines.extend(self.confused_line());
+        lines.extend(self.figures.calibration_line());
+        lines.extend(self.kept.clone());
         lines.extend(self.mistakes.into_iter().flat_map(|limit| self.mistake_lines(limit)));
         lines
     }
@@ -163,14 +177,19 @@ impl Report<'_> {
     /// Adds the keys of classes, averages, pairs and mistakes.
     fn add_to(&self, event: &mut Value) {
         let per_class = self.found.per_class.classes().enumerate().map(|(label, class)| {
+            let Ranked { roc_auc, average_precision } = self.figures.ranked(label);
             json!({
                 "class": self.class(label), "images": class.images, "predicted": class.predicted,
-                "precision": class.precision(), "recall": class.recall(), "f1": class.f1()
+                "precision": class.precision(), "recall": class.recall(), "f1": class.f1(),
+                "roc_auc": roc_auc, "average_precision": average_precision
             })
         });
         event["per_class"] = per_class.collect();
         let MacroAverages { precision, recall, f1 } = self.found.per_class.macro_averages();
         event["macro"] = json!({ "precision": precision, "recall": recall, "f1": f1 });
+        for (name, mean) in [("macro_precision", precision), ("macro_recall", recall), ("macro_f1", f1)] {
+            event[name] = mean.into();
+        }
         let pairs = self.pairs();
         let pairs = pairs.iter().take(MAX_JSON_PAIRS).map(|&(truth, predicted, images)| {
             json!({ "class": self.class(truth), "predicted": self.class(predicted), "images": images })
@@ -191,16 +210,24 @@ impl Report<'_> {
     /// The last row has the averages, and no label.
     fn csv_of_classes(&self) -> Vec<String> {
         let pairs = self.pairs();
-        let mut lines = vec!["label,class,images,predicted,precision,recall,f1,confused_with,confused".to_owned()];
+        let areas = |Ranked { roc_auc, average_precision }: Ranked| {
+            let [roc_auc, average_precision] =
+                [roc_auc, average_precision].map(|area| area.map(|area| area.to_string()).unwrap_or_default());
+            format!("{roc_auc},{average_precision}")
+        };
+        let heads = "label,class,images,predicted,precision,recall,f1,confused_with,confused,roc_auc,average_precision";
+        let mut lines = vec![heads.to_owned()];
         lines.extend(self.found.per_class.classes().enumerate().map(|(label, class)| {
             let ClassCounts { images, predicted, .. } = class;
             let name = field(&self.class(label));
             let figures = format!("{},{},{}", class.precision(), class.recall(), class.f1());
             let (other, confused) = self.confused_with(&pairs, label).unwrap_or_default();
-            format!("{label},{name},{images},{predicted},{figures},{},{confused}", field(&other))
+            let (other, areas) = (field(&other), areas(self.figures.ranked(label)));
+            format!("{label},{name},{images},{predicted},{figures},{other},{confused},{areas}")
         }));
         let MacroAverages { precision, recall, f1 } = self.found.per_class.macro_averages();
-        lines.push(format!(",macro average,{},,{precision},{recall},{f1},,", self.found.samples));
+        let areas = areas(self.figures.macro_average());
+        lines.push(format!(",macro average,{},,{precision},{recall},{f1},,,{areas}", self.found.samples));
         lines
     }
 

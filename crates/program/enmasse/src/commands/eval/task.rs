@@ -13,6 +13,7 @@ use enmasse_train::{
 };
 
 use super::EVALUATION;
+use super::figures::Figures;
 use super::images::{Found, Part};
 use super::report::Report;
 use super::values::ValuesReport;
@@ -31,6 +32,10 @@ const MISTAKES: usize = 20;
 pub struct Shown {
     /// Where to draw the confusion matrix.
     pub confusion: Option<PathBuf>,
+    /// Where to draw the curves of the classes.
+    pub curves: Option<PathBuf>,
+    /// Where to draw the reliability diagram.
+    pub reliability: Option<PathBuf>,
     /// Whether to list mistakes, and how many.
     pub mistakes: Option<Option<usize>>,
     /// Whether to print a table for other programs.
@@ -41,8 +46,10 @@ impl Shown {
     /// The flags of a rank.
     fn flags(&self) -> Vec<OsString> {
         let mut flags: Vec<OsString> = Vec::new();
-        if let Some(path) = &self.confusion {
-            flags.extend(["--confusion".into(), path.into()]);
+        let charts =
+            [("--confusion", &self.confusion), ("--curves", &self.curves), ("--reliability", &self.reliability)];
+        for (flag, path) in charts {
+            flags.extend(path.iter().flat_map(|path| [flag.into(), path.into()]));
         }
         if self.csv {
             flags.push("--csv".into());
@@ -65,6 +72,8 @@ pub struct Task {
     pub shown: Shown,
     /// Those by which each image is evaluated.
     pub crops: Vec<EvalCrop>,
+    /// Whether the images are those on which the run of the weights validated.
+    pub validates_run: bool,
 }
 
 impl Task {
@@ -106,22 +115,28 @@ impl Task {
         };
         let mut reporter = Reporter::new(audience);
         let position = EpochPosition::default();
-        let kept = Kept { mistakes: shown.mistakes.is_some(), scores: !has_classes };
+        let kept = Kept { mistakes: shown.mistakes.is_some(), scores: true };
         let total = data.len() as u64;
         let mut found = evaluate_keeping(program.as_mut(), &loader, total, group, position, kept, &mut reporter)?;
+        if !rank.is_first() {
+            return reporter.finish(|_| ());
+        }
         if !has_classes {
             let figures = found.scores.as_ref().map(|scores| scores.figures(task, data.as_ref()));
             found.metrics.extend(figures.into_iter().flatten());
             let report = ValuesReport { found: &found, images, task, kind, averaged: weights.classifier.averaged };
             return reporter.finish(|output| report.print(output, shown.csv));
         }
-        if let (true, Some(path)) = (rank.is_first(), &shown.confusion) {
+        if let Some(path) = &shown.confusion {
             self.draw(path, &found)?;
         }
+        let figures = Figures::of(&found, images.part);
+        self.draw_figures(&found, &figures)?;
+        let kept = self.keep_temperature(&found, &figures);
         let everything = config.program.json || shown.csv;
         let mistakes = shown.mistakes.map(|count| count.unwrap_or(if everything { usize::MAX } else { MISTAKES }));
-        let report =
-            Report { found: &found, images, mistakes, averaged: weights.classifier.averaged, crops: crops.len() };
+        let averaged = weights.classifier.averaged;
+        let report = Report { found: &found, figures: &figures, kept, images, mistakes, averaged, crops: crops.len() };
         reporter.finish(|output| report.print(output, shown.csv))
     }
 

@@ -72,7 +72,7 @@ impl Run {
             &config.train,
             &preparation,
             &|x, classes| model.forward(x, classes),
-            &Objective::default(),
+            &Objective::default().of_data(&data, &config.train)?,
             data.classes.len(),
             shards,
             &Target::default(),
