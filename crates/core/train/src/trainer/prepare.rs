@@ -28,7 +28,7 @@ use crate::weights::write_tensors;
 use crate::whitening::{whiten, whitened};
 use crate::{
     Artifact, Callback, LrSchedule, ModelFn, OnBadSample, Position, Preparation, RankKind, Resumed, RunConfig,
-    ScheduleKind, Started, TrainConfig, TrainError, TrainingData, Tuning, load_pretrained,
+    ScheduleKind, Started, TargetKind, TrainConfig, TrainError, TrainingData, Tuning, load_pretrained,
 };
 
 impl Session {
