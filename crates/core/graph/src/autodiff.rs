@@ -1,13 +1,14 @@
 //! Reverse-mode differentiation: appends the backward nodes of a loss to its graph.
 //!
 //! Nodes are visited in reverse. Each rule emits nodes that turn the gradient of an output into gradients of the inputs that
-//! want one. A value wants a gradient if it is a trainable parameter or depends on one, so frozen parts cost nothing. If a
-//! value has several gradients, they are added. A convolution adds the earlier gradients of its input itself.
+//! want one. A value wants a gradient if it is a trainable parameter or depends on one, so frozen parts cost nothing. A
+//! heatmap asks for the gradient of one activation instead. If a value has several gradients, they are added. A convolution adds the
+//! earlier gradients of its input itself.
 
 use enmasse_tensor::Shape;
 
 use crate::ops::{Add, Op};
-use crate::{Graph, GraphError, Node, Phase, Role, ValueId};
+use crate::{Graph, GraphError, Node, Phase, Role, Value, ValueId};
 
 /// Appends backward nodes for `loss_node`, a [`crate::ops::CrossEntropy`] or [`crate::ops::SampleSum`]. Returns `(parameter, gradient)` for
 /// each trainable parameter, in the order in which backward completes the gradients. Those gradients have the role
@@ -19,7 +20,24 @@ pub fn backward(
     loss_node: usize,
     allow_unused: bool,
 ) -> Result<Vec<(ValueId, ValueId)>, GraphError> {
-    let wants = wanting(graph);
+    let wants = wanting(graph, |_, value| matches!(&value.role, Role::Parameter(p) if p.trainable));
+    let gradients = append_gradients(graph, loss_node, wants)?;
+    order_parameters(graph, &gradients, allow_unused)
+}
+
+/// Appends the backward nodes of `loss_node` that give the gradient of one activation, and returns that gradient; `None` if the loss
+/// does not depend on it. Parameters have no gradients.
+pub(crate) fn gradient_of(
+    graph: &mut Graph,
+    loss_node: usize,
+    activation: ValueId,
+) -> Result<Option<ValueId>, GraphError> {
+    let wants = wanting(graph, |id, _| id == activation);
+    Ok(append_gradients(graph, loss_node, wants)?[activation.0])
+}
+
+/// Appends the backward nodes of `loss_node` for the values that want a gradient. Returns the gradient of each value.
+fn append_gradients(graph: &mut Graph, loss_node: usize, wants: Vec<bool>) -> Result<Vec<Option<ValueId>>, GraphError> {
     let mut pass =
         Backward { gradients: vec![None; graph.values.len()], wants, emitted: Vec::new(), layer: String::new(), graph };
     for index in (0..=loss_node).rev() {
@@ -29,13 +47,12 @@ pub fn backward(
     }
     let (gradients, emitted) = (pass.gradients, pass.emitted);
     graph.nodes.extend(emitted);
-    order_parameters(graph, &gradients, allow_unused)
+    Ok(gradients)
 }
 
-/// Whether each value is a trainable parameter or depends on one.
-fn wanting(graph: &Graph) -> Vec<bool> {
-    let mut wants: Vec<bool> =
-        graph.values.iter().map(|value| matches!(&value.role, Role::Parameter(p) if p.trainable)).collect();
+/// Whether each value is one of those that are asked for, or depends on one.
+fn wanting(graph: &Graph, is_asked_for: impl Fn(ValueId, &Value) -> bool) -> Vec<bool> {
+    let mut wants: Vec<bool> = graph.ids().map(|(id, value)| is_asked_for(id, value)).collect();
     for node in &graph.nodes {
         let any = node.inputs.iter().any(|input| wants[input.0]);
         node.outputs.iter().for_each(|output| wants[output.0] |= any);

@@ -83,12 +83,12 @@ impl Target<'_> {
         self.compile_evaluation(&features, &CompileOptions { classes, metrics: Vec::new(), ..options.clone() })
     }
 
-    fn plans(&self, train: Option<Plan>, evaluate: Plan, state: Vec<StateTensor>) -> Plans {
+    pub(crate) fn plans(&self, train: Option<Plan>, evaluate: Plan, state: Vec<StateTensor>) -> Plans {
         let of_target = |plan| Plan { filters: self.filters, ..plan };
         Plans { train: train.map(of_target), evaluate: of_target(evaluate), state }
     }
 
-    fn record(
+    pub(crate) fn record(
         &self,
         model: &dyn Fn(Tensor) -> Tensor,
         options: &CompileOptions,

@@ -78,7 +78,7 @@ pub struct Plan {
     /// Training on batches that may not be full: `f32 [1]`, the places of a global batch by its samples. The loss is the mean over the
     /// samples. `None` in evaluation.
     pub loss_weight: Option<ValueId>,
-    /// `f32 [batch, classes]`; valid after the step in evaluation.
+    /// `f32 [batch, classes]`; valid after the step in evaluation. Of [`crate::HeatmapPlans`] the heatmaps.
     pub logits: ValueId,
     /// Training: the result of [`crate::ops::ShareMetrics`], summed over shards after the reduce phase. `None` in evaluation:
     /// see `loss`, `correct` and `measured`.

@@ -28,14 +28,16 @@ impl OnCpu for SumTokens {
 
 impl OnCpu for SelectTokens {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
-        let (batch, first, x, y) = (o.preparation.plan.batch, first(o, self.first)?, o.input::<E>(0)?, o.output(0)?);
+        let (batch, first) = (o.shape(Side::Input(0))?[0], first(o, self.first)?);
+        let (x, y) = (o.input::<E>(0)?, o.output(0)?);
         Ok(kernel!(Workspace::default(), c => tokens::select(c, batch, first, x, y)))
     }
 }
 
 impl OnCpu for SelectTokensBackward {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
-        let (batch, first, dy, dx) = (o.preparation.plan.batch, first(o, self.first)?, o.input::<E>(0)?, o.output(0)?);
+        let (batch, first) = (o.shape(Side::Input(0))?[0], first(o, self.first)?);
+        let (dy, dx) = (o.input::<E>(0)?, o.output(0)?);
         Ok(kernel!(Workspace::default(), c => tokens::select_backward(c, batch, first, dy, dx)))
     }
 }

@@ -39,7 +39,7 @@ impl OnCuda for SelectTokensBackward {
 }
 
 fn of(o: &Operands) -> Samples {
-    Samples { batch: o.plan.batch, dtype: o.activations() }
+    Samples { batch: o.plan.shape(o.node.inputs[0])[0], dtype: o.activations() }
 }
 
 fn channels(o: &Operands) -> usize {

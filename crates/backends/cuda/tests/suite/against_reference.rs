@@ -435,6 +435,25 @@ fn check_zoo(models: &[Narrow]) {
     }
 }
 
+/// Gradients of activations in an evaluation, and the rollout, whose tokens are not those of a batch.
+#[test]
+fn heatmaps() {
+    let some = ["resnet18", "mobilenet_v3_small", "regnet_y_400mf", "convnext_atto", "vit_tiny_patch16_224", "lenet"];
+    for &(name, _, model) in NARROW.iter().filter(|(name, ..)| some.contains(name)) {
+        let Some(device) = gpu() else { return };
+        let options = CompileOptions::new(name, 3, 64, 5);
+        let plans = device.target().compile_heatmaps(&|x: Tensor| model(x, 5), &options).unwrap().plans;
+        let mut gpu = device.compile(plans.clone(), None).unwrap();
+        let mut reference = ReferenceProgram::new(plans.clone(), None).unwrap();
+        fill(&mut *gpu);
+        fill(&mut reference);
+        let batch = Batch::random(&plans, 1);
+        run(&mut *gpu, Mode::Evaluate, &batch, 1);
+        run(&mut reference, Mode::Evaluate, &batch, 1);
+        assert_agree(name, &["logits".to_owned()], &mut *gpu, &mut reference, 1e-4);
+    }
+}
+
 #[test]
 fn residual_networks_of_the_zoo() {
     check_zoo(&NARROW[..5]);

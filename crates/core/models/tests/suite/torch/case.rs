@@ -3,8 +3,8 @@
 use enmasse_device::{Device, HostBatch, Program, StepInputs};
 use enmasse_graph::optimizers::{AdamW, Lars, Sgd};
 use enmasse_graph::{
-    AVERAGE_PREFIX, Arena, Averaging, CompileOptions, Conv, Expression, Freeze, GroupRule, Loss, Mode, Optimizer,
-    ParameterGroups, PerSample, Phase, Plans, Pool, Precision, Role, Tensor, Window, compile,
+    AVERAGE_PREFIX, Arena, Averaging, CompileOptions, Conv, Expression, Freeze, GroupRule, HeatmapMethod, Loss, Mode,
+    Optimizer, ParameterGroups, PerSample, Phase, Plans, Pool, Precision, Role, Tensor, Window, compile,
 };
 use enmasse_models::{
     Airbench, AlexNet, Block, ConvNext, EfficientNet, EfficientNetLite, MobileNetV2, MobileNetV3, RegNetY, ResNet, Vgg,
@@ -503,7 +503,11 @@ impl Case {
     }
 
     fn program(&self, device: &dyn Device, shards: usize) -> Box<dyn Program> {
-        let plans = self.plans(shards);
+        self.with_weights(self.plans(shards), device)
+    }
+
+    /// A program of plans of this model, with the case's weights.
+    fn with_weights(&self, plans: Plans, device: &dyn Device) -> Box<dyn Program> {
         let mut program = device.compile(plans.clone(), None).unwrap();
         for tensor in
             plans.state.iter().filter(|tensor| matches!(tensor.slot.arena, Arena::Parameters | Arena::Buffers))
@@ -518,6 +522,22 @@ impl Case {
             }
         }
         program
+    }
+
+    /// The heatmaps `[batch, height * width]` of the images of the first step, for the classes of their labels.
+    pub fn heatmaps(&self, device: &dyn Device) -> (HeatmapMethod, Vec<f64>) {
+        let options = CompileOptions {
+            size: self.size,
+            mean: self.normalization.0.into(),
+            std: self.normalization.1.into(),
+            ..CompileOptions::new(self.name, self.batch, 1, CLASSES)
+        };
+        let found = device.target().compile_heatmaps(&|x| (self.model)(x, CLASSES), &options).unwrap();
+        let mut program = self.with_weights(found.plans, device);
+        let inputs = StepInputs::evaluation(self.batch(1).into());
+        let ticket = program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs).unwrap();
+        program.metrics(ticket).unwrap();
+        (found.method, program.store("logits").unwrap())
     }
 
     fn train(&self, program: &mut dyn Program, step: u64, results: &mut Results) {

@@ -6,6 +6,7 @@ mod bf16;
 mod case;
 mod fixture;
 mod formula;
+mod heatmaps;
 
 use std::collections::BTreeMap;
 
