@@ -215,7 +215,7 @@ impl Classifier {
         self.with_weights(plans, device)
     }
 
-    fn with_weights(&self, mut plans: Plans, device: &dyn Device) -> Result<Box<dyn Program>, TrainError> {
+    pub(crate) fn with_weights(&self, mut plans: Plans, device: &dyn Device) -> Result<Box<dyn Program>, TrainError> {
         if self.is_tuned() && !self.configuration.train.exact {
             plans.choose(&self.choices);
         }

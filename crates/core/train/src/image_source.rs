@@ -24,8 +24,8 @@ impl ImageSource<'_> {
         }
     }
 
-    /// Its pixels.
-    pub(crate) fn read(&self, place: usize, reading: ReadOptions) -> Result<Image, ImageError> {
+    /// Its pixels. An error about bytes names their `place` in a list.
+    pub fn read(&self, place: usize, reading: ReadOptions) -> Result<Image, ImageError> {
         match self {
             ImageSource::File(path) => decode::open(path, reading),
             ImageSource::Bytes(bytes) => decode::open_bytes(bytes, || self.name(place), reading),

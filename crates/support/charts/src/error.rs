@@ -21,6 +21,16 @@ pub enum ChartError {
         /// Number of bytes given.
         bytes: usize,
     },
+    /// A heatmap's number of values does not match its image.
+    #[error("a heatmap has {values} values, which does not match {width}x{height} pixels")]
+    Values {
+        /// Pixels per row.
+        width: usize,
+        /// Number of rows.
+        height: usize,
+        /// Number of values given.
+        values: usize,
+    },
     /// A confusion matrix's number of counts does not match its classes.
     #[error("a confusion matrix has {counts} counts, which does not match {classes}x{classes} classes")]
     Counts {

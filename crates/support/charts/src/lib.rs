@@ -1,6 +1,7 @@
 //! Charts of a run as SVG, each one self-contained file: the number of samples per class, the model's input images,
 //! its loss and accuracy over the epochs, the classes that it confuses, how it ranks the images of each class, whether its
-//! probabilities are what they say, the loss over the learning rate, and the speed of several devices. They follow the viewer's preference for light or dark pages. A contact sheet of augmented samples is a PNG.
+//! probabilities are what they say, the loss over the learning rate, and the speed of several devices. They follow the viewer's
+//! preference for light or dark pages. A contact sheet of augmented samples is a PNG, and so is an image under a heatmap.
 //!
 //! Numbers and pixels in, files' content out: nothing is read or written, and no clock, locale or font is used, so equal inputs give equal
 //! bytes.
@@ -30,6 +31,7 @@ mod contact;
 mod curves;
 mod distribution;
 mod error;
+mod heatmap;
 mod page;
 mod rates;
 mod reliability;
@@ -46,6 +48,7 @@ pub use contact::contact_sheet;
 pub use curves::{EpochPoint, training_curves};
 pub use distribution::class_distribution;
 pub use error::ChartError;
+pub use heatmap::heatmap;
 pub use rates::{RatePoint, learning_rates};
 pub use reliability::{ReliabilityBin, reliability};
 pub use scaling::{ScalingRow, scaling};

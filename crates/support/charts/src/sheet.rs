@@ -68,15 +68,24 @@ fn scale_of(longest: f64) -> f64 {
 
 /// An image as PNG, enlarged here by `factor`, because some viewers smooth the images that they enlarge.
 fn encode(index: usize, image: &LabelledImage, factor: usize) -> Result<Vec<u8>, ChartError> {
+    check(index, image)?;
     let &LabelledImage { width, height, pixels, label } = image;
-    let wrong = || ChartError::Pixels { index, label: label.to_string(), width, height, bytes: pixels.len() };
-    let expected = width.checked_mul(height).and_then(|pixels| pixels.checked_mul(3)).filter(|&bytes| bytes > 0);
-    if expected != Some(pixels.len()) {
-        return Err(wrong());
-    }
+    let wrong = || wrong(index, image);
     let side = |pixels: usize| u32::try_from(pixels * factor).map_err(|_| wrong());
     let failed = |source| ChartError::Png { index, label: label.to_string(), source };
     write_png(side(width)?, side(height)?, &enlarge(pixels, width, factor)).map_err(failed)
+}
+
+/// Fails if the number of an image's bytes does not match its dimensions.
+pub(crate) fn check(index: usize, image: &LabelledImage) -> Result<(), ChartError> {
+    let &LabelledImage { width, height, pixels, .. } = image;
+    let expected = width.checked_mul(height).and_then(|pixels| pixels.checked_mul(3)).filter(|&bytes| bytes > 0);
+    if expected == Some(pixels.len()) { Ok(()) } else { Err(wrong(index, image)) }
+}
+
+fn wrong(index: usize, image: &LabelledImage) -> ChartError {
+    let &LabelledImage { width, height, pixels, label } = image;
+    ChartError::Pixels { index, label: label.to_string(), width, height, bytes: pixels.len() }
 }
 
 /// RGB pixels as a PNG file.
