@@ -84,17 +84,17 @@ impl Classifier {
     }
 
     /// The same for many images, which the threads of `pool` read ahead, by the mean of the logits of `crops`. `each` gets the
-    /// predictions in the order of `images`, and before those of each batch the images of the batch that cannot be read.
+    /// predictions in the order of `images`, each with the index of its image, and before those of each batch the images of the batch that
+    /// cannot be read.
     pub fn predict_each(
         &self,
         program: &mut dyn Program,
         pool: &DecodePool,
-        images: Images,
+        images: Arc<Images>,
         crops: &[EvalCrop],
         top: usize,
-        mut each: impl FnMut(Result<Prediction, &BadSample>),
+        mut each: impl FnMut(Result<(usize, Prediction), &BadSample>),
     ) -> Result<(), TrainError> {
-        let images = Arc::new(images);
         let sharding = Sharding::one(0, 1, program.plans().evaluate.batch);
         let loader = EvalLoader::new(pool, images.clone(), self.transform.clone(), sharding)?;
         let mut batches = Crops::begin(&loader.skip_unreadable(true).cropped(crops)?);
@@ -103,7 +103,8 @@ impl Classifier {
             let classes = self.classes.len();
             for place in evaluated.places() {
                 let logits = &evaluated.logits[place * classes..(place + 1) * classes];
-                each(Ok(self.prediction(images.name(evaluated.indices[place] as usize), logits, top)));
+                let index = evaluated.indices[place] as usize;
+                each(Ok((index, self.prediction(images.name(index), logits, top))));
             }
         }
         Ok(())

@@ -3,11 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use enmasse_data::DataError;
 use enmasse_datasets::DataKind;
 use enmasse_device::{Device, DeviceRequest, Program};
 use enmasse_graph::Tensor;
 use enmasse_train::{
-    Classifier, ImageSource, Prediction, Preparation, ProgramConfig, RunConfig, TrainConfig, TrainError,
+    Classifier, Explainer, Heatmap, ImageSource, Prediction, Preparation, ProgramConfig, RunConfig, TrainConfig,
+    TrainError,
 };
 
 /// The classes that [`TrainedModel::predict`] names, at most.
@@ -38,6 +40,8 @@ pub struct TrainedModel {
     program: Box<dyn Program>,
     /// For several, once there were several.
     batched: Option<Box<dyn Program>>,
+    /// For heatmaps, once there was one.
+    explainer: Option<Explainer>,
 }
 
 impl TrainedModel {
@@ -69,7 +73,7 @@ impl TrainedModel {
         let request = DeviceRequest { isa: isa.clone(), exact: train.exact, ..DeviceRequest::default() };
         let device = crate::devices::open(kind, &request)?;
         let program = classifier.program(&model, device.as_ref(), 1)?;
-        Ok(TrainedModel { classifier, device, model, program, batched: None })
+        Ok(TrainedModel { classifier, device, model, program, batched: None, explainer: None })
     }
 
     /// The names of the classes, by label.
@@ -100,6 +104,38 @@ impl TrainedModel {
             batched => batched.insert(self.classifier.program(&self.model, self.device.as_ref(), wanted)?),
         };
         self.classifier.predict(program.as_mut(), &images, NAMED, self.classifier.configuration.train.reading())
+    }
+
+    /// Where in an image a class comes from: the most probable one, or that of a label. It is Grad-CAM, and of vision transformers the
+    /// attention rollout, which is the same for all classes. The first call compiles the model for it, which holds the weights once
+    /// more, in f32. An error of a model without convolutions and attention.
+    ///
+    /// ```no_run
+    /// use enmasse::prelude::*;
+    /// let mut model = TrainedModel::open("runs/flowers")?;
+    /// let heatmap = model.explain("rose.jpg", None)?;
+    /// println!("where {} is", model.classes()[heatmap.class]);
+    /// std::fs::write("heatmap.png", heatmap.png()?).unwrap();
+    /// # Ok::<(), enmasse::train::TrainError>(())
+    /// ```
+    pub fn explain<'a>(
+        &mut self,
+        image: impl Into<ImageSource<'a>>,
+        class: Option<usize>,
+    ) -> Result<Heatmap, TrainError> {
+        let (image, reading) = (image.into(), self.classifier.configuration.train.reading());
+        let class = match class {
+            Some(class) => class,
+            None => {
+                let found = self.classifier.predict(self.program.as_mut(), std::slice::from_ref(&image), 1, reading)?;
+                found.first().and_then(|found| found.top.first()).ok_or(TrainError::NotFitted)?.index
+            }
+        };
+        let explainer = match &mut self.explainer {
+            Some(explainer) => explainer,
+            explainer => explainer.insert(self.classifier.explainer(&self.model, self.device.as_ref())?),
+        };
+        explainer.explain(&image.read(0, reading).map_err(DataError::from)?, class)
     }
 }
 

@@ -81,12 +81,12 @@ fn images_are_evaluated_by_the_mean_of_the_logits_of_their_crops() {
     let mut logarithms = |crops: &[EvalCrop]| {
         let (mut images, mut rows) = (Images::new(ReadOptions::default()), Vec::new());
         images.add_part(whole());
-        let each = |found: Result<Prediction, &BadSample>| {
+        let each = |found: Result<(usize, Prediction), &BadSample>| {
             let mut row = [0f64; 3];
-            found.unwrap().top.iter().for_each(|guess| row[guess.index] = guess.probability.ln());
+            found.unwrap().1.top.iter().for_each(|guess| row[guess.index] = guess.probability.ln());
             rows.push(row);
         };
-        classifier.predict_each(program.as_mut(), &pool, images, crops, 3, each).unwrap();
+        classifier.predict_each(program.as_mut(), &pool, Arc::new(images), crops, 3, each).unwrap();
         rows
     };
     let several = |count| EvalCrop::several(count).unwrap();

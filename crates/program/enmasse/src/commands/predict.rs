@@ -1,7 +1,10 @@
 //! `enmasse predict RUN|WEIGHTS PATH…`: the most probable classes of images, and of all images in folders.
 
+mod explain;
+
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::{Arg, ArgMatches, Command, value_parser};
 use enmasse_data::{BadSample, Dataset, DecodePool};
@@ -11,7 +14,9 @@ use enmasse_train::{
     CalibrationRecord, Guess, Images, LayeredConfig, PredictedValue, Prediction, Surroundings, TrainConfig,
 };
 use enmasse_wording::counted;
+use serde_json::{Value, json};
 
+use self::explain::Explanations;
 use crate::command_line::arguments::{self, ONE_DEVICE};
 use crate::command_line::settings::{self, Ranks};
 use crate::commands::weights::{self, OF_A_RUN, Source};
@@ -32,6 +37,7 @@ Examples:
   enmasse predict runs/a rose.jpg tulip.jpg
   enmasse predict runs/a photos --csv > classes.csv
   enmasse predict runs/a new.csv --path-column file
+  enmasse predict runs/a photos --explain heatmaps
   enmasse predict runs/a 'shards/new-{000..009}.tar' data/test-00000-of-00001.parquet
   curl -s https://example.org/rose.jpg | enmasse predict runs/a -
   enmasse predict resnet34.pth photos --model resnet34 --top 1
@@ -62,6 +68,7 @@ pub fn command() -> Command {
             "Print a table: path, class, probability, and class_2, probability_2 and so on with --top",
         ))
         .args(arguments::crops())
+        .args(explain::flags())
         .args(arguments::settings_with(PREDICTION, &[OF_A_RUN, ONE_DEVICE].concat()))
 }
 
@@ -96,13 +103,14 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let top = matches.get_one("top").copied().unwrap_or(if form == OutputForm::Csv { 1 } else { 5 });
     let top = top.min(weights.classifier.classes.len());
 
-    let images = images(given, &config.train, &layers)?;
+    let images = Arc::new(images(given, &config.train, &layers)?);
     settings::tell_of_idle_devices(&layers);
     let rank = Rank::alone();
     let device = rank.device(&config)?;
     let batch = config.train.batch_per_shard(1).min(images.len());
     let forward = |x, classes| weights.model.forward(x, classes);
     let mut program = weights.classifier.program(&forward, device.as_ref(), batch)?;
+    let mut explanations = Explanations::begin(matches, &weights, device.as_ref(), &images)?;
     let pool = DecodePool::new(rank.loader_threads(&config.train)).map_err(Failure::error)?;
 
     let mut output = Output::new(form == OutputForm::Json);
@@ -112,20 +120,34 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
             TaskKind::Regression => header_of_values(&weights.classifier.classes),
         });
     }
-    let mut unreadable = 0;
+    let (mut unreadable, mut unexplained) = (0, None);
     let crops = arguments::given_crops(matches);
     weights.classifier.predict_each(program.as_mut(), &pool, images, &crops, top, |found| match found {
-        Ok(prediction) => match form {
-            OutputForm::Json => output.json(serde_json::json!(prediction)),
-            OutputForm::Csv => output.text(row(&prediction)),
-            OutputForm::Text => lines(&prediction).into_iter().for_each(|line| output.text(line)),
-        },
+        // The first failure to write ends the command once the batches that are under way have ended.
+        Ok(_) if unexplained.is_some() => {}
+        Ok((index, prediction)) => {
+            let written = explanations.as_mut().map(|explanations| explanations.write(index, &prediction)).transpose();
+            let heatmap = written.unwrap_or_else(|failure| {
+                unexplained = Some(failure);
+                None
+            });
+            match form {
+                OutputForm::Json => output.json(object(&prediction, heatmap.as_deref())),
+                OutputForm::Csv => output.text(row(&prediction)),
+                OutputForm::Text => {
+                    lines(&prediction, heatmap.as_deref()).into_iter().for_each(|line| output.text(line))
+                }
+            }
+        }
         Err(BadSample { name, problem }) => {
             say_failure(&failed!("{name}: {problem}"));
             unreadable += 1;
         }
     })?;
     output.finish()?;
+    if let Some(failure) = unexplained {
+        return Err(failure);
+    }
     // Each of these images has its own line.
     Failure::told(u8::from(unreadable > 0))
 }
@@ -241,12 +263,22 @@ fn images(given: Vec<PredictInput>, config: &TrainConfig, layers: &LayeredConfig
     Ok(images)
 }
 
-/// The image, and one line per class.
-fn lines(prediction: &Prediction) -> Vec<String> {
+/// The image, one line per class, and where its heatmap is.
+fn lines(prediction: &Prediction, heatmap: Option<&Path>) -> Vec<String> {
     let line = |guess: &Guess| format!("  {:>8}  {} ({})", percent(guess.probability), guess.class, guess.index);
     let number = |found: &PredictedValue| format!("  {:>8}  {}", found.value, found.name);
     let lines = prediction.top.iter().map(line).chain(prediction.values.iter().map(number));
-    std::iter::once(prediction.image.clone()).chain(lines).collect()
+    let heatmap = heatmap.map(|path| format!("  heatmap: {}", path.display()));
+    std::iter::once(prediction.image.clone()).chain(lines).chain(heatmap).collect()
+}
+
+/// The object of an image.
+fn object(prediction: &Prediction, heatmap: Option<&Path>) -> Value {
+    let mut object = json!(prediction);
+    if let Some(path) = heatmap {
+        object["heatmap"] = json!(path);
+    }
+    object
 }
 
 /// The names of the columns.

@@ -146,3 +146,48 @@ fn images_that_cannot_be_read_are_named() {
     );
     check(&[&path("empty"), "--csv", "--json"], 2, "--csv: cannot be combined with --json; use one of them");
 }
+
+/// The same numbers as of the library, in files of their own.
+#[test]
+fn heatmaps_are_images_beside_the_predictions() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let data = images(folder.path(), 5);
+    let [run, out] = [path("run"), path("out/heatmaps")];
+    let model = ["--model", "lenet", "--size", "32", "--epochs", "1", "--batch", "4", "--devices", "cpu:1"];
+    enmasse(&[&["train", &data.display().to_string(), "--out", &run], &model[..]].concat()).well();
+    let files = ["red/000.png", "dark/000.png"].map(|name| data.join(name).display().to_string());
+    let predict = |others: &[&str]| {
+        enmasse(&[&["predict", &run, &files[0], &files[1], "--explain", &out, "--json"], others].concat())
+    };
+    let found = predict(&[]).well().json();
+    let named = ["000.png", "000-2.png"].map(|name| format!("{out}/{name}"));
+    assert_eq!(found.iter().map(|line| line["heatmap"].as_str().unwrap()).collect::<Vec<_>>(), named);
+    let read = || named.each_ref().map(|name| fs::read(name).unwrap());
+    let of_most_probable = read();
+    let mut trained = enmasse::TrainedModel::open(&run).unwrap();
+    for ((file, png), line) in files.iter().zip(&of_most_probable).zip(&found) {
+        let heatmap = trained.explain(file, None).unwrap();
+        assert_eq!((heatmap.width, heatmap.height, heatmap.values.len()), (32, 32, 32 * 32));
+        assert_eq!(serde_json::json!(heatmap.class), line["top"][0]["index"]);
+        assert!(heatmap.values.iter().all(|value| (0.0..=1.0).contains(value)));
+        assert_eq!(&heatmap.png().unwrap(), png);
+    }
+    // Another class has another heatmap, and a class is given by its name or its label.
+    let other = found[0]["top"][2]["class"].as_str().unwrap();
+    predict(&["--explain-class", other]).well();
+    let of_other = read();
+    assert_ne!(of_other[0], of_most_probable[0]);
+    predict(&["--explain-class", &found[0]["top"][2]["index"].to_string()]).well();
+    assert_eq!(read(), of_other);
+    let text = enmasse(&["predict", &run, &files[0], "--explain", &out]).well().stdout;
+    assert!(text.ends_with(&format!("  heatmap: {}\n", named[0])), "{text}");
+
+    failed(&predict(&["--explain-class", "blue"]), 2, &["--explain-class blue: none of the model's 3 classes"]);
+    assert!(trained.explain(&files[0], Some(3)).unwrap_err().to_string().contains("3 classes"));
+    fs::write(path("taken"), "").unwrap();
+    failed(&enmasse(&["predict", &run, &files[0], "--explain", &path("taken")]), 1, &["cannot create", "taken"]);
+    run_of(&data, Path::new(&path("mlp")));
+    let no_map = enmasse(&["predict", &path("mlp"), &files[0], "--explain", &out]);
+    failed(&no_map, no_map.code.unwrap(), &["no map of features"]);
+}
