@@ -302,3 +302,37 @@ impl ComparedText for Listing<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A resumed run trains on what the first one had, also where the table has changed since.
+    #[test]
+    fn labels_and_numbers_come_back_from_a_record() {
+        let check = |rows: &str, task: TaskKind, counts: &[usize], unvalidated: &[&str]| {
+            let folder = tempfile::tempdir().unwrap();
+            let table = folder.path().join("table.csv");
+            fs::write(&table, rows).unwrap();
+            fs::write(folder.path().join("a.jpg"), b"").unwrap();
+            let data = TrainingData::open(&table, &OpenOptions::default()).unwrap();
+            let text = serde_json::to_string(data.split.as_ref().unwrap()).unwrap();
+            let record = serde_json::from_str(&text).unwrap();
+            let again = TrainingData::from_record(&table, record, &OpenOptions::default()).unwrap();
+            assert_eq!((data.task, again.task, &again.classes), (task, task, &data.classes));
+            assert_eq!((again.layout, Listing::of(&again).hash()), (data.layout, Listing::of(&data).hash()));
+            for data in [data, again] {
+                assert_eq!(data.class_counts(data.train.as_ref()), counts);
+                assert_eq!((data.unvalidated_classes().as_slice(), data.is_unbalanced()), (unvalidated, false));
+            }
+        };
+        let labels = "path,labels,split\na.jpg,x|y,train\nb.jpg,y,train\nc.jpg,,train\nd.jpg,y,val\n";
+        check(labels, TaskKind::MultiLabel, &[1, 2], &["x"]);
+        let numbers = "path,label,split\na.jpg,0.1,train\nb.jpg,3,train\nc.jpg,-2e-7,train\nd.jpg,4,val\n";
+        check(numbers, TaskKind::Regression, &[3], &[]);
+        let classes = "path,label,split\na.jpg,x,train\nb.jpg,y,train\nc.jpg,y,val\n";
+        check(classes, TaskKind::Classification, &[1, 1], &["x"]);
+    }
+}

@@ -179,7 +179,7 @@ impl Page {
                 Ok(Page { bytes: Arc::new(bytes), places })
             }
             Kind::Data | Kind::Data2 { .. } => {
-                let (bytes, at, [_, levels]) = split(head, packed, column, codec)?;
+                let Unpacked { bytes, at, levels, .. } = split(head, packed, column, codec)?;
                 let present = match column.levels {
                     0 => None,
                     most => Some(presence(&levels, most, count)?),
@@ -198,7 +198,7 @@ impl Page {
         codec: Codec,
         dictionary: Option<&Page>,
     ) -> Result<(Self, Vec<Entry>), Undecoded> {
-        let (bytes, at, [repetitions, levels]) = split(head, packed, column, codec)?;
+        let Unpacked { bytes, at, repetitions, levels } = split(head, packed, column, codec)?;
         let first = column.list.map_or(0, |list| list.entry);
         let (mut entries, mut present): (Vec<Entry>, Vec<bool>) = (list(head.values)?, list(head.values)?);
         each_number(&levels, bits_for(column.levels), head.values, |level| {
@@ -290,13 +290,17 @@ pub(crate) enum EntryKind {
     NullList,
 }
 
-/// A data page without compression: all of its bytes, where the values begin in them, and the repetitions and levels before.
-fn split(
-    head: &Head,
-    mut packed: Vec<u8>,
-    column: &Column,
-    codec: Codec,
-) -> Result<(Vec<u8>, usize, [Vec<u8>; 2]), Undecoded> {
+/// A data page without compression.
+struct Unpacked {
+    bytes: Vec<u8>,
+    /// Where the values begin in these.
+    at: usize,
+    repetitions: Vec<u8>,
+    levels: Vec<u8>,
+}
+
+/// Separates what is before the values of a data page from them.
+fn split(head: &Head, mut packed: Vec<u8>, column: &Column, codec: Codec) -> Result<Unpacked, Undecoded> {
     let (repetitions, levels, is_compressed) = match head.kind {
         Kind::Data2 { repetitions, levels, is_compressed } => (repetitions, levels, is_compressed),
         Kind::Data => {
@@ -311,8 +315,8 @@ fn split(
                 at = begin.saturating_add(u32::from_le_bytes(length) as usize);
                 Ok(bytes.get(begin..at).ok_or(CUT)?.to_vec())
             };
-            let both = [next(column.list.is_some())?, next(column.levels > 0)?];
-            return Ok((bytes, at, both));
+            let (repetitions, levels) = (next(column.list.is_some())?, next(column.levels > 0)?);
+            return Ok(Unpacked { bytes, at, repetitions, levels });
         }
         Kind::Dictionary | Kind::Other => return Err("a page has no values".into()),
     };
@@ -322,7 +326,7 @@ fn split(
     let [Some(repetitions), Some(levels)] = both else { return Err(CUT.into()) };
     packed.drain(..ahead);
     let bytes = unpack(packed, if is_compressed { codec } else { Codec::None }, unpacked)?;
-    Ok((bytes, 0, [repetitions, levels]))
+    Ok(Unpacked { bytes, at: 0, repetitions, levels })
 }
 
 /// Bits of a number of which `most` is the highest.

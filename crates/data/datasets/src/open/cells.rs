@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::classes::{Distinct, fraction, is_fraction, sorted};
+use super::classes::{Distinct, is_fraction, sorted};
 use super::manifest::plain;
 use crate::TaskKind;
 use crate::targets::Targets;
@@ -307,6 +307,14 @@ impl Cells<'_> {
 /// The places of ones in [`joined_values`].
 fn ones(text: &str) -> Vec<u32> {
     text.split(JOIN).filter_map(|place| place.parse().ok()).collect()
+}
+
+/// The problem of a fraction among classes.
+fn fraction(class: &str) -> String {
+    format!(
+        "its label is {class}, a number, and others are classes; `task = regression` takes numbers as targets, and \
+         `task = classification` as names"
+    )
 }
 
 fn number(text: &str) -> Result<f32, String> {

@@ -1,3 +1,5 @@
+//! What cells of each form mean, and those that mean nothing.
+
 use super::*;
 
 const MULTI_LABEL: Option<TaskKind> = Some(TaskKind::MultiLabel);

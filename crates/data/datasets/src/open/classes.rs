@@ -12,15 +12,6 @@ pub(super) const LABELS: [&str; 8] =
     ["label", "class", "target", "category", "labels", "class_name", "label_name", "class_id"];
 
 /// The classes in order, and the label of each given one: by number if all are numbers, otherwise by the bytes of their names.
-/// A class that is a fraction is refused: its place in the list, and the problem.
-pub(super) fn sort_classes(found: &[String]) -> Result<(Vec<String>, Vec<u32>), (usize, String)> {
-    match found.iter().position(|class| is_fraction(class)) {
-        None => Ok(sorted(found)),
-        Some(class) => Err((class, fraction(&found[class]))),
-    }
-}
-
-/// The same, where fractions are names, too.
 pub(super) fn sorted(found: &[String]) -> (Vec<String>, Vec<u32>) {
     let numbers: Option<Vec<i64>> = found.iter().map(|class| class.parse().ok()).collect();
     let names: BTreeSet<(i64, &String)> = match numbers {
@@ -36,14 +27,6 @@ pub(super) fn sorted(found: &[String]) -> (Vec<String>, Vec<u32>) {
 /// Whether a class is written as a number that is not whole.
 pub(super) fn is_fraction(class: &str) -> bool {
     class.parse::<i64>().is_err() && class.parse::<f64>().is_ok_and(f64::is_finite)
-}
-
-/// The problem of a fraction among classes.
-pub(super) fn fraction(class: &str) -> String {
-    format!(
-        "its label is {class}, a number, and others are classes; `task = regression` takes numbers as targets, and \
-         `task = classification` as names"
-    )
 }
 
 /// Fails if a sample of the `test` part has a class, or a label, that no sample of the training part has: where the samples themselves say which

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use enmasse_data::DataError;
 
-use super::classes::{Distinct, LABELS, check_test_classes, sort_classes};
+use super::classes::{Distinct, LABELS, check_test_classes, is_fraction, sorted};
 use super::parts::PartName;
 use super::pieces::{Pieces, read_all};
 use super::source::{Named, Source};
@@ -96,10 +96,13 @@ fn scan(source: &Source, archives: Vec<PathBuf>) -> Result<Scanned<Shards>, Data
     if lists[0].1.is_empty() {
         return Err(DataError::layout(root, "there are no samples in its archives"));
     }
-    let (classes, labels) = sort_classes(&distinct.texts).map_err(|(class, problem)| {
+    if let Some(class) = distinct.texts.iter().position(|class| is_fraction(class)) {
         let (number, name) = &first[class];
-        DataError::layout(pieces.files[*number].0.join(name), problem)
-    })?;
+        let problem =
+            format!("its label is {}: archives have classes, and tables numbers to predict", distinct.texts[class]);
+        return Err(DataError::layout(pieces.files[*number].0.join(name), problem));
+    }
+    let (classes, labels) = sorted(&distinct.texts);
     let (has_validation, has_test) = (pieces.held_out.is_some(), pieces.has_test());
     let archives = pieces.files.into_iter().map(|(path, _)| path).collect();
     let archives = Arc::new(OpenFiles::new(storage.clone(), archives));

@@ -222,7 +222,7 @@ fn json_label(text: &str, fields: &[&str]) -> Result<Option<String>, String> {
         Some(Value::Number(label)) => Ok(Some(label.to_string())),
         Some(Value::Bool(label)) => Ok(Some(label.to_string())),
         Some(Value::Array(_) | Value::Object(_)) => {
-            Err("has a list of labels: several labels of an image are not supported".to_owned())
+            Err("has a list of labels: archives have one class of each image, and tables several labels".to_owned())
         }
     }
 }

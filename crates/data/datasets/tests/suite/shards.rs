@@ -182,8 +182,11 @@ fn problems_are_named() {
     check(sample(("1.cls", b" ")), "its image 1.jpg has no label");
     check(sample(("1.cls", b"\xFF")), "its member 1.cls is not valid UTF-8");
     check(sample(("1.json", b"{")), "its member 1.json is not JSON");
-    check(sample(("1.json", b"{\"label\": [1]}")), "its member 1.json has a list of labels: several labels");
-    check(sample(("1.cls", b"0.5")), "c.tar/1.jpg: its label is 0.5, a number, and others are classes");
+    check(sample(("1.json", b"{\"label\": [1]}")), "its member 1.json has a list of labels: archives have one class");
+    check(
+        sample(("1.cls", b"0.5")),
+        "c.tar/1.jpg: its label is 0.5: archives have classes, and tables numbers to predict",
+    );
     let mut builder = Builder::new(Vec::new());
     builder.append_link(&mut header(EntryType::Link, 0), "1.jpg", "2.jpg").unwrap();
     check(builder.into_inner().unwrap(), "its member 1.jpg is a link, or otherwise no file of its own");
