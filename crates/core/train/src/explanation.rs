@@ -2,7 +2,7 @@
 
 use enmasse_charts::{LabelledImage, heatmap};
 use enmasse_device::{Device, HostBatch, Program, StepInputs};
-use enmasse_graph::{HeatmapMethod, HeatmapPlans, Mode, Phase};
+use enmasse_graph::{CompileOptions, HeatmapMethod, HeatmapPlans, Loss, Mode, Phase, TargetKind};
 use enmasse_image::{EvalTransform, Image, Resizer};
 
 use crate::{Classifier, ModelFn, TrainError};
@@ -44,7 +44,9 @@ impl Classifier {
     /// A program with these weights that makes heatmaps, in f32. It holds the weights once more.
     pub fn explainer(&self, model: &ModelFn, device: &dyn Device) -> Result<Explainer, TrainError> {
         self.require_classes()?;
-        let (options, classes) = (self.options(1), self.classes.len());
+        let classes = self.classes.len();
+        // What is explained is one output, whatever the task makes of it.
+        let options = CompileOptions { target: TargetKind::Class, loss: Loss::default(), ..self.options(1) };
         let HeatmapPlans { plans, grid, method } =
             device.target().compile_heatmaps(&|x| model(x, classes), &options)?;
         let program = self.with_weights(plans, device)?;

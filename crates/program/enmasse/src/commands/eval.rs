@@ -1,6 +1,6 @@
 //! `enmasse eval RUN|WEIGHTS DATA`: loss and accuracy, exact at any number of ranks.
 
-mod figures;
+pub mod figures;
 pub mod images;
 mod knn;
 mod report;

@@ -117,13 +117,7 @@ impl Task {
         }
         if let Some(path) = &self.shown.reliability {
             let (_, OfScores { calibration, .. }) = of_scores("--reliability")?;
-            let bins = calibration.bins.iter().map(|bin| ReliabilityBin {
-                samples: bin.samples,
-                confidence: bin.confidence,
-                accuracy: bin.accuracy,
-            });
-            let title = format!("reliability, {part}: ECE {}", percent(calibration.ece));
-            write(path, reliability(&title, &bins.collect::<Vec<_>>()))?;
+            write(path, reliability_chart(part, calibration))?;
         }
         Ok(())
     }
@@ -149,8 +143,19 @@ impl Task {
     }
 }
 
+/// The chart of how often the model is right over how sure it is.
+pub fn reliability_chart(part: &str, calibration: &Calibration) -> String {
+    let bins = calibration.bins.iter().map(|bin| ReliabilityBin {
+        samples: bin.samples,
+        confidence: bin.confidence,
+        accuracy: bin.accuracy,
+    });
+    let title = format!("reliability, {part}: ECE {}", percent(calibration.ece));
+    reliability(&title, &bins.collect::<Vec<_>>())
+}
+
 /// The chart of the classes, or of the worst of many.
-fn curves(part: &str, names: &[String], scores: &Scores, ranked: &[Ranked]) -> String {
+pub fn curves(part: &str, names: &[String], scores: &Scores, ranked: &[Ranked]) -> String {
     let mut labels: Vec<usize> = (0..ranked.len()).collect();
     let mut title = format!("curves of the classes, {part}");
     if labels.len() > MAX_CURVES {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use clap::{Arg, ArgMatches};
 use enmasse_data::Dataset;
+use enmasse_datasets::TaskKind;
 use enmasse_device::Device;
 use enmasse_system::files::write_whole;
 use enmasse_train::{Explainer, HeatmapMethod, Images, Prediction};
@@ -50,6 +51,11 @@ impl Explanations {
         images: &Arc<Images>,
     ) -> Result<Option<Self>, Failure> {
         let Some(folder) = matches.get_one::<PathBuf>("explain").cloned() else { return Ok(None) };
+        if weights.classifier.kind() == TaskKind::Regression {
+            return Err(usage!(
+                "--explain: shows where classes and labels come from, and this run predicts numbers; leave it out"
+            ));
+        }
         let name = matches.get_one::<String>("explain-class");
         let class = name.map(|name| class_of(name, &weights.classifier.classes)).transpose()?;
         let forward = |x, classes| weights.model.forward(x, classes);

@@ -8,9 +8,12 @@ use enmasse_charts::{data_address, png};
 use enmasse_data::{Dataset, DecodePool, EvalLoader, Sharding};
 use enmasse_datasets::{DataKind, TaskKind};
 use enmasse_image::{CropBox, Resizer};
-use enmasse_train::{EpochPosition, Evaluation, Kept, RunConfig, Scores, SettingSource, evaluate_keeping, softmax};
+use enmasse_train::{
+    EpochPosition, Evaluation, Explainer, Kept, RunConfig, Scores, SettingSource, evaluate_keeping, softmax,
+};
 
 use crate::command_line::settings::{self, Ranks};
+use crate::commands::eval::figures::Figures;
 use crate::commands::eval::images::{Form, Found, ImageSelection, Part};
 use crate::commands::weights::{self, Source, Weights};
 use crate::data::stand_in::shapes;
@@ -26,6 +29,7 @@ pub struct Evaluated {
     /// The evaluated part, in words.
     pub part: &'static str,
     pub found: Evaluation,
+    pub figures: Figures,
     pub classes: Vec<String>,
     /// The most certain mistakes.
     pub mistakes: Vec<Shown>,
@@ -42,8 +46,8 @@ pub struct Shown {
     pub predicted: String,
     /// The probability of the predicted class.
     pub probability: f64,
-    /// The image as an address that holds it; none if it cannot be read any more.
-    pub address: Option<String>,
+    /// The image, and where the prediction comes from in it, as addresses that hold them; none if it cannot be read any more.
+    pub addresses: Option<[String; 2]>,
 }
 
 /// Evaluates a run on one device, and shows at most `images` images of each kind.
@@ -66,20 +70,23 @@ pub fn evaluate(run: &Path, matches: &ArgMatches, images: usize) -> Result<Evalu
     let found = open(&weights, &saved, &config, &root)?;
     let Found { part, data, classes, left_out, warnings, .. } = found;
     let found = evaluate_on(&weights, &config, &data)?;
-    let gallery = Gallery { root: &root, data: data.as_ref(), classes: &classes };
+    let figures = Figures::of(&found, part);
+    let forward = |x, classes| weights.model.forward(x, classes);
+    let explainer = weights.classifier.explainer(&forward, Rank::alone().device(&config)?.as_ref())?;
+    let mut gallery = Gallery { root: &root, data: data.as_ref(), classes: &classes, explainer };
     let mistakes = found.mistakes.iter().flatten().take(images);
-    let mistakes = mistakes.map(|mistake| {
-        let predicted = mistake.predicted.map_or_else(|| "nothing".to_owned(), |label| gallery.class(label));
-        gallery.show(mistake.index, mistake.truth, predicted, mistake.probability)
-    });
+    let mistakes: Vec<Shown> = mistakes
+        .map(|mistake| gallery.show(mistake.index, mistake.truth, mistake.predicted, mistake.probability))
+        .collect();
     let uncertain = found.scores.iter().flat_map(|scores| least_certain(scores, images));
-    let uncertain =
-        uncertain.map(|(index, label, probability)| gallery.show(index, label, gallery.class(label), probability));
+    let uncertain: Vec<Shown> =
+        uncertain.map(|(index, label, probability)| gallery.show(index, label, Some(label), probability)).collect();
     let faults = (!left_out.is_empty()).then(|| left_out.to_string());
     Ok(Evaluated {
         part: part.describe(),
-        mistakes: mistakes.collect(),
-        uncertain: uncertain.collect(),
+        mistakes,
+        uncertain,
+        figures,
         warnings: faults.into_iter().chain(warnings.iter().map(ToString::to_string)).collect(),
         classes,
         found,
@@ -143,6 +150,7 @@ struct Gallery<'a> {
     root: &'a Path,
     data: &'a dyn Dataset,
     classes: &'a [String],
+    explainer: Explainer,
 }
 
 impl Gallery<'_> {
@@ -150,22 +158,26 @@ impl Gallery<'_> {
         self.classes.get(label).cloned().unwrap_or_else(|| label.to_string())
     }
 
-    fn show(&self, index: usize, truth: usize, predicted: String, probability: f64) -> Shown {
+    fn show(&mut self, index: usize, truth: usize, predicted: Option<usize>, probability: f64) -> Shown {
         let name = self.data.name(index);
         // Short where the image is a file of the data, and nothing of this machine's folders.
         let name = Path::new(&name).strip_prefix(self.root).map_or(name.clone(), |path| path.display().to_string());
+        let addresses = self.images(index, predicted.unwrap_or(truth));
         let truth = self.class(truth);
-        Shown { name, truth, predicted, probability, address: self.image(index) }
+        let predicted = predicted.map_or_else(|| "nothing".to_owned(), |label| self.class(label));
+        Shown { name, truth, predicted, probability, addresses }
     }
 
-    /// A small form of the image.
-    fn image(&self, index: usize) -> Option<String> {
+    /// A small form of the image, and its heatmap for a class.
+    fn images(&mut self, index: usize, class: usize) -> Option<[String; 2]> {
         let image = self.data.read(index).ok()?;
         let longest = image.width().max(image.height());
         let side = |pixels: usize| (pixels * SIDE.min(longest)).div_ceil(longest).max(1);
         let (width, height) = (side(image.width()), side(image.height()));
         let mut pixels = vec![0; width * height * 3];
         Resizer::new().resize(&image, CropBox::whole(image.width(), image.height()), width, height, &mut pixels);
-        Some(data_address("image/png", &png(width, height, &pixels).ok()?))
+        let small = png(width, height, &pixels).ok()?;
+        let heatmap = self.explainer.explain(&image, class).ok()?.png().ok()?;
+        Some([small, heatmap].map(|png| data_address("image/png", &png)))
     }
 }

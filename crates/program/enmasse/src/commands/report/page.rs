@@ -14,6 +14,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::evaluated::{Evaluated, Shown};
 use super::tables::{self, Table, markdown_text};
 use super::{Reported, RunRecord};
+use crate::commands::eval::figures::{OfScores, curves, reliability_chart};
 use crate::report::{balance, percent};
 
 /// Larger charts of a run folder are left out.
@@ -34,8 +35,8 @@ th:first-child,td:first-child{text-align:left;white-space:normal;overflow-wrap:a
 .text td{text-align:left;white-space:normal;overflow-wrap:anywhere}.text th{text-align:left}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.15rem 1rem;margin:.5rem 0}dt{color:var(--minor)}dd{margin:0;overflow-wrap:anywhere}
 .chart{max-width:100%;height:auto}
-.images{display:grid;grid-template-columns:repeat(auto-fill,minmax(10rem,1fr));gap:1rem}
-figure{margin:0;font-size:.85rem;overflow-wrap:anywhere;break-inside:avoid}figure img{max-width:100%;display:block}
+.images{display:grid;grid-template-columns:repeat(auto-fill,minmax(16rem,1fr));gap:1rem}
+figure{margin:0;font-size:.85rem;overflow-wrap:anywhere;break-inside:avoid}figure img{max-width:100%;display:block}.pair{display:grid;grid-template-columns:1fr 1fr;gap:.3rem;align-items:end}.pair img{width:100%}
 summary{cursor:pointer;color:var(--strong)}
 @media print{body{max-width:none}h2{break-before:page}h2:first-of-type{break-before:auto}}
 ";
@@ -115,6 +116,7 @@ fn section(run: &Reported, is_one_of_several: bool) -> Markup {
                 h3 { "Confusion" }
                 div.wide { (PreEscaped(matrix)) }
             }
+            @for chart in of_scores(evaluated) { div.wide { (PreEscaped(chart)) } }
             (images("Most certain mistakes", &evaluated.mistakes))
             (images("Least certain images", &evaluated.uncertain))
         }
@@ -144,11 +146,13 @@ fn facts(run: &Reported) -> Vec<(&'static str, String)> {
     let best = record.best_epoch.as_ref().map(|epoch| format!(", epoch {} of {}", epoch.number(), record.epochs.len()));
     facts.push(("best", format!("{}{}", record.best, best.unwrap_or_default())));
     match &run.evaluated {
-        Ok(Evaluated { part, found, .. }) => {
+        Ok(Evaluated { part, found, figures, .. }) => {
             let accuracy = found.accuracy.map(percent).unwrap_or_default();
             let beside = balance::beside(&found.per_class, false);
             let images = counted(found.samples as usize, "image");
-            facts.push((part, format!("{images}: accuracy {accuracy}{beside}, loss {:.4}", found.loss)));
+            let interval = figures.interval_text();
+            facts.push((part, format!("{images}: accuracy {accuracy}{interval}{beside}, loss {:.4}", found.loss)));
+            facts.extend(figures.calibration_line().map(|line| ("probabilities", line)));
         }
         Err(reason) => facts.push(("not evaluated", reason.clone())),
     }
@@ -201,6 +205,16 @@ fn matrix(evaluated: &Evaluated) -> Option<String> {
     evaluated.found.confusion.as_ref()?.draw(&title, &evaluated.classes).ok()
 }
 
+/// The curves of the classes, and how far probabilities can be believed.
+fn of_scores(evaluated: &Evaluated) -> Vec<String> {
+    let Evaluated { part, found, figures, classes, .. } = evaluated;
+    let Some((scores, OfScores { calibration, ranked, .. })) = found.scores.as_ref().zip(figures.of_scores.as_ref())
+    else {
+        return Vec::new();
+    };
+    vec![curves(part, classes, scores, ranked), reliability_chart(part, calibration)]
+}
+
 fn images(title: &str, images: &[Shown]) -> Markup {
     html! {
         @if !images.is_empty() {
@@ -208,8 +222,13 @@ fn images(title: &str, images: &[Shown]) -> Markup {
             div.images {
                 @for image in images {
                     figure {
-                        @match &image.address {
-                            Some(address) => { img src=(address) alt=(image.name); }
+                        @match &image.addresses {
+                            Some([address, heatmap]) => {
+                                div.pair {
+                                    img src=(address) alt=(image.name);
+                                    img src=(heatmap) alt={ "where " (image.predicted) " comes from" };
+                                }
+                            }
                             None => { p.minor { "cannot be read any more" } }
                         }
                         figcaption {
