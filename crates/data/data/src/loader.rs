@@ -27,6 +27,7 @@ pub struct TrainLoader {
     sharding: Sharding,
     transform: Arc<TrainTransform>,
     seed: u64,
+    unites: bool,
     core: Core,
 }
 
@@ -62,7 +63,7 @@ impl TrainLoader {
             ));
         }
         let core = Core::new(pool, dataset, sharding.local_batch(), transform.size(), mixed);
-        Ok(TrainLoader { order, sharding, transform: Arc::new(transform), seed, core })
+        Ok(TrainLoader { order, sharding, transform: Arc::new(transform), seed, unites: false, core })
     }
 
     /// Whether an epoch leaves out its last global batch if that is not full. Otherwise the places of that batch that have no sample
@@ -76,6 +77,12 @@ impl TrainLoader {
     pub fn with_targets(mut self, count: usize) -> Self {
         self.core.set_values(count);
         self
+    }
+
+    /// Whether a mixed image has each value of both its samples, such as labels that are there: the larger one. Otherwise values are mixed
+    /// in the shares of the images.
+    pub fn unite_targets(self, unites: bool) -> Self {
+        TrainLoader { unites, ..self }
     }
 
     /// Puts the batches into buffers from `memory`, which the device reads.
@@ -127,6 +134,7 @@ impl TrainLoader {
             transform: self.transform.clone(),
             seed: self.seed,
             epoch,
+            unites: self.unites,
         };
         self.core.start(samples, batches)
     }

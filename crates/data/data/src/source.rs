@@ -24,13 +24,11 @@ pub(crate) enum Samples {
         transform: Arc<TrainTransform>,
         seed: u64,
         epoch: u64,
+        /// Whether the values of mixed samples are the larger of both.
+        unites: bool,
     },
     /// Each batch once for each crop. The numbers of its places are those of the samples times the number of crops, plus that of the crop.
-    Eval {
-        order: EvalOrder,
-        transform: Arc<EvalTransform>,
-        crops: Arc<[EvalCrop]>,
-    },
+    Eval { order: EvalOrder, transform: Arc<EvalTransform>, crops: Arc<[EvalCrop]> },
 }
 
 impl Samples {
@@ -159,7 +157,7 @@ impl Source {
         images: &mut [Image; 2],
         unreadable: &mut Unreadable,
     ) -> Result<Option<[Made; 2]>, DataError> {
-        let Samples::Train { transform, seed, epoch, .. } = &self.samples else { return Ok(None) };
+        let Samples::Train { transform, seed, epoch, unites, .. } = &self.samples else { return Ok(None) };
         let bytes = self.size * self.size * 3;
         for image in images.iter_mut() {
             image.reshape(self.size, self.size).map_err(|source| DataError::Memory { bytes, source })?;
@@ -169,9 +167,12 @@ impl Source {
         let Some(second) = self.fill(second, scratch, other, unreadable)? else { return Ok(None) };
         let share = transform.mix([one, other], *seed, *epoch, first.draw) as f32;
         let mixed = |own: &Made, other: &Made| {
-            let targets =
-                own.targets.iter().zip(&other.targets).map(|(own, other)| share * own + (1.0 - share) * other);
-            let own = Made { targets: targets.collect(), ..own.clone() };
+            let value = |(own, other): (&f32, &f32)| match unites {
+                true => own.max(*other),
+                false => share * own + (1.0 - share) * other,
+            };
+            let targets = own.targets.iter().zip(&other.targets).map(value).collect();
+            let own = Made { targets, ..own.clone() };
             match share {
                 0.5.. => Made { other_label: other.label, share, ..own },
                 _ => Made { label: other.label, other_label: own.label, share: 1.0 - share, ..own },

@@ -56,6 +56,12 @@ pub trait Task: fmt::Debug + Send + Sync {
         Vec::new()
     }
 
+    /// Whether an image that is mixed of two (`--mixup`, `--cutmix`) has each value of both, the larger one: such as labels that are
+    /// there. Otherwise it has the values in the shares of the images.
+    fn unites_targets(&self) -> bool {
+        false
+    }
+
     /// Figures of an evaluation that are no means over samples, such as the mean average precision. Records have them as `val_NAME`.
     fn figures(&self) -> &'static [TaskFigure] {
         &[]

@@ -61,6 +61,10 @@ impl Task for MultiLabel {
         }))
     }
 
+    fn unites_targets(&self) -> bool {
+        true
+    }
+
     fn figures(&self) -> &'static [TaskFigure] {
         const HIGHER: Direction = Direction::Higher;
         &[

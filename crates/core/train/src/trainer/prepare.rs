@@ -57,7 +57,8 @@ impl Session {
             .drop_last(config.drop_last)?
             .in_memory(device.host_memory())
             .skip_unreadable(skips)
-            .with_targets(task.target().values());
+            .with_targets(task.target().values())
+            .unite_targets(task.unites_targets());
         let evaluation = EvaluationInput {
             pool,
             transform: preparation.evaluation.clone(),

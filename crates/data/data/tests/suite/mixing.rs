@@ -280,6 +280,28 @@ fn values_are_mixed_like_images() {
     }
 }
 
+/// Labels of both samples are there, whatever their shares.
+#[test]
+fn labels_of_mixed_images_are_united() {
+    let loader = loader(Coded::new(13), LIST[0](8), Sharding::one(0, 1, 6), Sampler::Shuffle, 2);
+    let mut mixed = 0;
+    for batch in loader.with_targets(2).unite_targets(true).epoch(EPOCH, 0) {
+        let batch = batch.unwrap();
+        for (pair, (values, indices)) in batch.targets.chunks_exact(4).zip(batch.indices.chunks_exact(2)).enumerate() {
+            let sample = |index: u64| [index as f32, 100.0 - index as f32];
+            // A place without a sample has no values.
+            if batch.labels[2 * pair + 1] < 0 {
+                continue;
+            }
+            let [one, other] = [0, 1].map(|at| sample(indices[at]));
+            let united = [one[0].max(other[0]), one[1].max(other[1])];
+            assert_eq!(values, [united, united].concat());
+            mixed += usize::from(one != other);
+        }
+    }
+    assert!(mixed > 3, "{mixed}");
+}
+
 #[test]
 fn every_sample_has_as_many_values_as_the_task_takes() {
     let pool = DecodePool::new(1).unwrap();

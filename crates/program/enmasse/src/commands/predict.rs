@@ -266,7 +266,7 @@ fn images(given: Vec<PredictInput>, config: &TrainConfig, layers: &LayeredConfig
 /// The image, one line per class, and where its heatmap is.
 fn lines(prediction: &Prediction, heatmap: Option<&Path>) -> Vec<String> {
     let line = |guess: &Guess| format!("  {:>8}  {} ({})", percent(guess.probability), guess.class, guess.index);
-    let number = |found: &PredictedValue| format!("  {:>8}  {}", found.value, found.name);
+    let number = |found: &PredictedValue| format!("  {:>8.4}  {}", found.value, found.name);
     let lines = prediction.top.iter().map(line).chain(prediction.values.iter().map(number));
     let heatmap = heatmap.map(|path| format!("  heatmap: {}", path.display()));
     std::iter::once(prediction.image.clone()).chain(lines).chain(heatmap).collect()

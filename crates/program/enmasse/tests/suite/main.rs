@@ -41,6 +41,7 @@ mod slurm_script;
 mod sources;
 mod stage;
 mod stopping;
+mod tasks;
 mod terminal;
 mod test_part;
 mod torchrun;

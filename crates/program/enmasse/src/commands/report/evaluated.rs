@@ -7,7 +7,7 @@ use clap::ArgMatches;
 use enmasse_charts::{data_address, png};
 use enmasse_data::{Dataset, DecodePool, EvalLoader, Sharding};
 use enmasse_datasets::{DataKind, TaskKind};
-use enmasse_image::{CropBox, Resizer};
+use enmasse_image::{CropBox, Image, Resizer};
 use enmasse_train::{
     EpochPosition, Evaluation, Explainer, Kept, RunConfig, Scores, SettingSource, evaluate_keeping, softmax,
 };
@@ -46,8 +46,10 @@ pub struct Shown {
     pub predicted: String,
     /// The probability of the predicted class.
     pub probability: f64,
-    /// The image, and where the prediction comes from in it, as addresses that hold them; none if it cannot be read any more.
-    pub addresses: Option<[String; 2]>,
+    /// The image as an address that holds it; none if it cannot be read any more.
+    pub image: Option<String>,
+    /// Where in it the prediction comes from, likewise.
+    pub heatmap: Option<String>,
 }
 
 /// Evaluates a run on one device, and shows at most `images` images of each kind.
@@ -72,8 +74,9 @@ pub fn evaluate(run: &Path, matches: &ArgMatches, images: usize) -> Result<Evalu
     let found = evaluate_on(&weights, &config, &data)?;
     let figures = Figures::of(&found, part);
     let forward = |x, classes| weights.model.forward(x, classes);
-    let explainer = weights.classifier.explainer(&forward, Rank::alone().device(&config)?.as_ref())?;
-    let mut gallery = Gallery { root: &root, data: data.as_ref(), classes: &classes, explainer };
+    let explainer = weights.classifier.explainer(&forward, Rank::alone().device(&config)?.as_ref());
+    let unexplained = explainer.as_ref().err().map(|reason| format!("there are no heatmaps: {reason}"));
+    let mut gallery = Gallery { root: &root, data: data.as_ref(), classes: &classes, explainer: explainer.ok() };
     let mistakes = found.mistakes.iter().flatten().take(images);
     let mistakes: Vec<Shown> = mistakes
         .map(|mistake| gallery.show(mistake.index, mistake.truth, mistake.predicted, mistake.probability))
@@ -87,7 +90,7 @@ pub fn evaluate(run: &Path, matches: &ArgMatches, images: usize) -> Result<Evalu
         mistakes,
         uncertain,
         figures,
-        warnings: faults.into_iter().chain(warnings.iter().map(ToString::to_string)).collect(),
+        warnings: faults.into_iter().chain(unexplained).chain(warnings.iter().map(ToString::to_string)).collect(),
         classes,
         found,
     })
@@ -150,7 +153,8 @@ struct Gallery<'a> {
     root: &'a Path,
     data: &'a dyn Dataset,
     classes: &'a [String],
-    explainer: Explainer,
+    /// None for models without a map to explain.
+    explainer: Option<Explainer>,
 }
 
 impl Gallery<'_> {
@@ -162,22 +166,28 @@ impl Gallery<'_> {
         let name = self.data.name(index);
         // Short where the image is a file of the data, and nothing of this machine's folders.
         let name = Path::new(&name).strip_prefix(self.root).map_or(name.clone(), |path| path.display().to_string());
-        let addresses = self.images(index, predicted.unwrap_or(truth));
+        let image = self.data.read(index).ok();
+        let [image, heatmap] = match &image {
+            Some(image) => [small(image), self.heatmap(image, predicted.unwrap_or(truth))],
+            None => [None, None],
+        };
         let truth = self.class(truth);
         let predicted = predicted.map_or_else(|| "nothing".to_owned(), |label| self.class(label));
-        Shown { name, truth, predicted, probability, addresses }
+        Shown { name, truth, predicted, probability, image, heatmap }
     }
 
-    /// A small form of the image, and its heatmap for a class.
-    fn images(&mut self, index: usize, class: usize) -> Option<[String; 2]> {
-        let image = self.data.read(index).ok()?;
-        let longest = image.width().max(image.height());
-        let side = |pixels: usize| (pixels * SIDE.min(longest)).div_ceil(longest).max(1);
-        let (width, height) = (side(image.width()), side(image.height()));
-        let mut pixels = vec![0; width * height * 3];
-        Resizer::new().resize(&image, CropBox::whole(image.width(), image.height()), width, height, &mut pixels);
-        let small = png(width, height, &pixels).ok()?;
-        let heatmap = self.explainer.explain(&image, class).ok()?.png().ok()?;
-        Some([small, heatmap].map(|png| data_address("image/png", &png)))
+    fn heatmap(&mut self, image: &Image, class: usize) -> Option<String> {
+        let heatmap = self.explainer.as_mut()?.explain(image, class).ok()?.png().ok()?;
+        Some(data_address("image/png", &heatmap))
     }
+}
+
+/// A small form of an image.
+fn small(image: &Image) -> Option<String> {
+    let longest = image.width().max(image.height());
+    let side = |pixels: usize| (pixels * SIDE.min(longest)).div_ceil(longest).max(1);
+    let (width, height) = (side(image.width()), side(image.height()));
+    let mut pixels = vec![0; width * height * 3];
+    Resizer::new().resize(image, CropBox::whole(image.width(), image.height()), width, height, &mut pixels);
+    Some(data_address("image/png", &png(width, height, &pixels).ok()?))
 }

@@ -222,14 +222,14 @@ fn images(title: &str, images: &[Shown]) -> Markup {
             div.images {
                 @for image in images {
                     figure {
-                        @match &image.addresses {
-                            Some([address, heatmap]) => {
-                                div.pair {
-                                    img src=(address) alt=(image.name);
-                                    img src=(heatmap) alt={ "where " (image.predicted) " comes from" };
-                                }
+                        div.pair {
+                            @match &image.image {
+                                Some(address) => { img src=(address) alt=(image.name); }
+                                None => { p.minor { "cannot be read any more" } }
                             }
-                            None => { p.minor { "cannot be read any more" } }
+                            @if let Some(address) = &image.heatmap {
+                                img src=(address) alt={ "where " (image.predicted) " comes from" };
+                            }
                         }
                         figcaption {
                             b { (image.truth) }
