@@ -59,7 +59,11 @@ fn labels_are_counted_and_kept() {
     assert!(ended.stdout.contains("8 images for training and 2 for validation, with 3 labels; "), "{ended:?}");
     let again = enmasse(&["data", "check", &packed]).well().stdout;
     has(&again, &["tree            1           1", "training: 1.12 labels an image, 2 images without any"]);
-    refused(&enmasse(&["data", "check", &packed, "--task", "regression"]), 1, &["not numbers as `task = regression`"]);
+    refused(
+        &enmasse(&["data", "check", &packed, "--task", "regression"]),
+        1,
+        &["not numbers as --task regression asks for"],
+    );
 }
 
 #[test]
