@@ -23,6 +23,7 @@ fn meta() -> CheckpointMeta {
         best: Best { value: Some(2.0 / 3.0), ..Best::default() },
         callbacks: [("Best".to_owned(), "{\"epoch\": 3}\n".to_owned())].into(),
         target: TargetKind::Class,
+        statistics: None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! `--class-weights balanced|FILE`: how much each class counts in the loss.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use enmasse_system::files::read_text;
 
@@ -18,7 +18,7 @@ pub enum ClassWeights {
 
 impl ClassWeights {
     /// The weights of a file, by the classes' labels. The error is the reason why the setting cannot be obeyed.
-    pub(crate) fn read(path: &PathBuf, classes: &[String]) -> Result<Vec<f64>, String> {
+    pub(crate) fn read(path: &Path, classes: &[String]) -> Result<Vec<f64>, String> {
         let text = read_text(path).map_err(|error| format!("cannot be read: {error}"))?;
         let by_name: BTreeMap<String, f64> =
             serde_json::from_str(&text).map_err(|error| format!("is no JSON object of numbers: {error}"))?;

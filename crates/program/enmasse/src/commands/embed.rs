@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use clap::{ArgMatches, Command};
 use enmasse_data::{Dataset, DecodePool, EvalLoader, Sharding};
+use enmasse_datasets::TaskKind;
 use enmasse_parquet::TableWriter;
 use enmasse_system::files::write_whole;
 use enmasse_train::{Features, RunConfig, TrainingData};
@@ -81,12 +82,13 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let write = |path: &Path, write: &dyn Fn(&mut dyn Write) -> io::Result<()>| {
         write_whole(path, |file| write(file)).map_err(Failure::error)
     };
+    let classes = (&data.classes[..], data.task == TaskKind::Classification);
     let mut output = Output::new(false);
     let images = counted(rows, "image");
     if !is_array {
         write(&out, &|file| {
             let mut table = TableWriter::new(file, ["path", "class", "part"], "features", width)?;
-            each_image(&parts, &data.classes, |texts, row| table.row(texts, row))?;
+            each_image(&parts, classes, |texts, row| table.row(texts, row))?;
             table.finish().map(drop)
         })?;
         output.text(format_args!("{images}, {width} features each, with paths and classes: {}", out.display()));
@@ -94,16 +96,12 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     }
     write(&out, &|file| {
         file.write_all(&header(rows, width))?;
-        each_image(&parts, &data.classes, |_, row| {
-            row.iter().try_for_each(|value| file.write_all(&value.to_le_bytes()))
-        })
+        each_image(&parts, classes, |_, row| row.iter().try_for_each(|value| file.write_all(&value.to_le_bytes())))
     })?;
     let table = out.with_extension("csv");
     write(&table, &|file| {
         writeln!(file, "path,class,part")?;
-        each_image(&parts, &data.classes, |[path, class, part], _| {
-            writeln!(file, "{},{},{part}", field(path), field(class))
-        })
+        each_image(&parts, classes, |[path, class, part], _| writeln!(file, "{},{},{part}", field(path), field(class)))
     })?;
     let (out, table) = (out.display(), table.display());
     output.text(format_args!("{images}, {width} features each: {out}, with paths and classes in {table}"));
@@ -113,13 +111,14 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 /// Calls `each` with the name, class and part of each image that can be read, and with its features.
 fn each_image(
     parts: &[(&'static str, &Arc<dyn Dataset>, Features)],
-    classes: &[String],
+    (classes, has_classes): (&[String], bool),
     mut each: impl FnMut([&str; 3], &[f32]) -> io::Result<()>,
 ) -> io::Result<()> {
     for (part, images, features) in parts {
         let known = features.labels.iter().enumerate().filter(|(_, label)| **label >= 0);
         for ((index, _), (row, label)) in known.zip(features.rows()) {
-            let class = classes.get(label).map_or("", String::as_str);
+            // Labels and numbers have no class.
+            let class = classes.get(label).filter(|_| has_classes).map_or("", String::as_str);
             each([&images.name(index), class, part], row)?;
         }
     }

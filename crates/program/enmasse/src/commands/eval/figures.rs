@@ -40,7 +40,7 @@ impl Figures {
         let interval = accuracy_interval(correct.round() as u64, found.samples);
         let of_scores = found.scores.as_ref().map(|scores| {
             let probabilities = Probabilities::new(scores);
-            // Fitted on the images that judge it, it would flatter a test.
+            // Fitted on the images that it is evaluated on, it would flatter a test.
             let fitted = if part == Part::Validation { probabilities.fit_temperature() } else { None };
             OfScores {
                 calibration: probabilities.calibration(1.0),
