@@ -9,12 +9,13 @@ use enmasse_device::{Device, Program};
 use enmasse_graph::{Choices, CompileOptions, Metric, Plans, compile_evaluation};
 use enmasse_image::{EvalTransform, Normalization, Transform};
 
+use crate::metrics::DEFAULT_THRESHOLD;
 use crate::pretrained::read_pretrained;
 use crate::task::of_run;
 use crate::weights::{EvaluatedWeights, torch_shape, write_tensors};
 use crate::{
     CalibrationRecord, Checkpoint, Classification, Matching, ModelFn, NamedTensor, Preparation, Rename, RunConfig,
-    RunPaths, TargetKind, Task, TrainError, is_checkpoint,
+    RunPaths, TargetKind, Task, ThresholdsRecord, TrainError, is_checkpoint,
 };
 
 /// Classes of a model whose number of classes is not known.
@@ -43,6 +44,8 @@ pub struct Classifier {
     pub optimizer_step: Option<u64>,
     /// By what predictions divide the logits: 1 unless it is set.
     pub temperature: f64,
+    /// From which probability on each label is predicted, by its number; of those without one [`DEFAULT_THRESHOLD`].
+    pub thresholds: Vec<f64>,
     /// What was taken from a weights file, and what was not; `None` for a run.
     pub pretrained: Option<Matching>,
     /// The file, for errors.
@@ -100,6 +103,7 @@ impl Classifier {
             averaged: false,
             optimizer_step: None,
             temperature: 1.0,
+            thresholds: Vec::new(),
             pretrained: Some(matching),
             origin,
         })
@@ -114,7 +118,7 @@ impl Classifier {
             TargetKind::Class => Some(TaskKind::Classification),
             TargetKind::Values(_) => configuration.train.task.filter(|kind| *kind != TaskKind::Classification),
         };
-        let task = kind.and_then(|kind| of_run(kind, &meta.classes, meta.statistics.clone()));
+        let task = kind.and_then(|kind| of_run(kind, &meta.classes, meta.statistics.clone(), &configuration.train));
         let task = task.filter(|task| task.target() == meta.target).ok_or_else(|| {
             let target = &meta.target;
             let reason =
@@ -137,6 +141,7 @@ impl Classifier {
             averaged,
             optimizer_step: Some(meta.optimizer_step),
             temperature: 1.0,
+            thresholds: Vec::new(),
             pretrained: None,
             origin,
         })
@@ -157,6 +162,20 @@ impl Classifier {
         let kept = kept.filter(|kept| self.optimizer_step == Some(kept.optimizer_step));
         if let Some(kept) = &kept {
             self.temperature = kept.temperature;
+        }
+        Ok(kept)
+    }
+
+    /// Takes the thresholds that an evaluation kept in the run folder, as [`Classifier::take_temperature`] does.
+    pub fn take_thresholds(&mut self, run: &Path) -> Result<Option<ThresholdsRecord>, TrainError> {
+        if !run.is_dir() || self.kind() != TaskKind::MultiLabel {
+            return Ok(None);
+        }
+        let kept = RunPaths::new(run).read_thresholds()?;
+        let kept = kept.filter(|kept| self.optimizer_step == Some(kept.optimizer_step));
+        if let Some(kept) = &kept {
+            let own = |class: &String| kept.thresholds.get(class).copied().unwrap_or(DEFAULT_THRESHOLD);
+            self.thresholds = self.classes.iter().map(own).collect();
         }
         Ok(kept)
     }

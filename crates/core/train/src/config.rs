@@ -473,12 +473,12 @@ settings! {
         /// Exponent of the focal loss
         /// What the model is sure of counts the less the larger it is.
         focal_gamma: f64 = 2.0, "GAMMA", at_least(0), Run;
-        /// Error from which huber is straight
-        /// In std of the numbers.
+        /// End of the square in huber
+        /// The error up to which it is squared, and from which it is straight: PyTorch's delta, in std of the numbers.
         huber_delta: f64 = 1.0, "STD", above(0), Run;
         /// Weights of classes in the loss
-        /// "balanced": all classes count alike, however many images they have, as scikit-learn's class_weight; of labels each counts as much where it is there as where it is not (pos_weight). Or a JSON file, {"daisy": 2.5, …}. They are scaled so that their mean over the training images is 1. Validation of classes has none.
-        class_weights: Option<ClassWeights> = None => "all 1", "balanced|FILE", ANY, Run;
+        /// "balanced": all classes count alike, however many images they have, as scikit-learn's class_weight; of labels each counts as much where it is there as where it is not (pos_weight). Or a JSON file, {"daisy": 2.5, …}. Of classes their mean over the training images becomes 1, and the cross-entropy of validation has none.
+        class_weights: Option<ClassWeights> = None => "all 1", "FILE", ANY, Run;
         /// Metrics besides loss and accuracy
         /// Measured in training and validation: topK, such as top5, and gradient_norm.
         metrics: Vec<MetricName> = Vec::new(), "NAMES", ANY, Run;

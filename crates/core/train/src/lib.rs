@@ -118,7 +118,9 @@ pub use preprocessing::Preprocessing;
 pub use pretrained::load_pretrained;
 pub use resumption::{Change, short};
 pub use run_event::{DoneRecord, EpochRecord, Resumed, RunEvent, StepRecord, StoppedRecord, TestRecord};
-pub use run_folder::{CalibrationRecord, RUNS, RunError, RunFolder, RunPaths, locate_run, newest_run, remove_unbegun};
+pub use run_folder::{
+    CalibrationRecord, RUNS, RunError, RunFolder, RunPaths, ThresholdsRecord, locate_run, newest_run, remove_unbegun,
+};
 pub use schedule::LrSchedule;
 pub use scores::{Scored, Scores};
 pub use stop::{Stop, StopRequests};

@@ -47,8 +47,10 @@ impl Objective {
     pub fn of_data(&self, data: &TrainingData, config: &TrainConfig) -> Result<Self, TrainError> {
         if self.task.is_some() || self.loss.is_some() {
             let (run, default) = (RunConfig { train: config.clone(), ..RunConfig::default() }, RunConfig::default());
-            let given = ["loss", "focal_gamma", "huber_delta", "class_weights"];
-            if let Some(name) = given.into_iter().find(|name| run.get(name) != default.get(name)) {
+            let is_custom = self.task.as_ref().is_some_and(|task| matches!(task.loss(config), Loss::Custom(_)));
+            let smoothing = is_custom.then_some("label_smoothing");
+            let mut given = ["loss", "focal_gamma", "huber_delta", "class_weights"].into_iter().chain(smoothing);
+            if let Some(name) = given.find(|name| run.get(name) != default.get(name)) {
                 return Err(without_effect(name, &run.get(name).unwrap_or_default(), "loss"));
             }
         }
@@ -59,14 +61,13 @@ impl Objective {
         Ok(Objective { task: Some(task), ..self.clone() })
     }
 
-    /// The loss of a configuration. Smoothing belongs to cross-entropy: with another loss it is an error.
+    /// The loss of a configuration. Smoothing belongs to the tasks that data have: with a loss of the program's own it is an error.
     fn loss(&self, task: &dyn Task, config: &TrainConfig) -> Result<Loss, TrainError> {
         let smoothing = config.label_smoothing;
-        match self.loss.clone().map_or_else(|| task.loss(config), Loss::Custom) {
-            Loss::Custom(_) if smoothing != 0.0 => {
-                Err(without_effect("label_smoothing", &smoothing.to_string(), "loss"))
-            }
-            loss => Ok(loss),
+        match &self.loss {
+            Some(_) if smoothing != 0.0 => Err(without_effect("label_smoothing", &smoothing.to_string(), "loss")),
+            Some(own) => Ok(Loss::Custom(own.clone())),
+            None => Ok(task.loss(config)),
         }
     }
 

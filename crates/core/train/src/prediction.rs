@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::crops::Crops;
 use crate::evaluation::targets_of_a_sample;
+use crate::metrics::DEFAULT_THRESHOLD;
 use crate::{Classifier, ImageSource, TrainError};
 
 /// A class with its probability.
@@ -26,12 +27,15 @@ pub struct Guess {
 }
 
 /// The likeliest classes of an image.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Prediction {
     /// The image's path, as given, or `image 3` for the bytes at place 3 of a list.
     pub image: String,
     /// The classes or labels, likeliest first; none where numbers are predicted. Only classes share a probability of 1.
     pub top: Vec<Guess>,
+    /// The labels that are predicted, in the order of labels. The JSON object of an image without any, and of classes and numbers, lacks them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
     /// The predicted numbers, in the units of the data. The JSON object of classes and labels lacks them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<PredictedValue>,
@@ -115,13 +119,17 @@ impl Classifier {
         if self.kind() == TaskKind::Regression {
             let value = |(name, value): (&String, f64)| PredictedValue { name: name.clone(), value };
             let values = self.classes.iter().zip(probabilities).map(value).collect();
-            return Prediction { image, top: Vec::new(), values };
+            return Prediction { image, values, ..Prediction::default() };
         }
+        let threshold = |label: usize| self.thresholds.get(label).copied().unwrap_or(DEFAULT_THRESHOLD);
+        let is_predicted =
+            |label: &usize| self.kind() == TaskKind::MultiLabel && probabilities[*label] >= threshold(*label);
+        let labels = (0..probabilities.len()).filter(is_predicted).map(|label| self.classes[label].clone()).collect();
         let mut order: Vec<usize> = (0..logits.len()).collect();
         order.sort_by(|&a, &b| probabilities[b].total_cmp(&probabilities[a]));
         let guess =
             |&index: &usize| Guess { index, class: self.classes[index].clone(), probability: probabilities[index] };
-        Prediction { image, top: order.iter().take(top).map(guess).collect(), values: Vec::new() }
+        Prediction { image, top: order.iter().take(top).map(guess).collect(), labels, values: Vec::new() }
     }
 }
 

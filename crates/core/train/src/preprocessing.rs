@@ -7,7 +7,7 @@ use enmasse_image::Resampling;
 use enmasse_system::files::read_regular;
 use serde::{Deserialize, Serialize};
 
-use crate::{CheckpointMeta, RunConfig, TrainConfig, TrainError};
+use crate::{CheckpointMeta, RunConfig, TargetStatistics, TrainConfig, TrainError};
 
 /// Limit of such a file, which names a million classes at most.
 const MAX_BYTES: u64 = 64 << 20;
@@ -37,6 +37,10 @@ pub struct Preprocessing {
     pub exif_transpose: bool,
     /// Names of the classes, by label.
     pub classes: Vec<String>,
+    /// The mean and the std by which the outputs become numbers in the units of the data: `output * std + mean`. Only a model of numbers
+    /// has them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_statistics: Option<TargetStatistics>,
     /// The imports of [`transform`](Self::transform), one a line.
     pub imports: String,
     /// A Python expression: torchvision's `Compose` that makes the model's input of an image that Pillow has opened.
@@ -68,6 +72,7 @@ impl Preprocessing {
         let transform = format!("transforms.Compose([\n{steps}])");
         let (channels, crop) = (mean.len(), size);
         Ok(Preprocessing {
+            target_statistics: meta.statistics.clone(),
             model,
             channels,
             size,

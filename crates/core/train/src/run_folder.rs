@@ -11,6 +11,7 @@
 //! | `split.json` | the files of each part |
 //! | `test.json` | the evaluation of the test part at the end, if the data have one |
 //! | `calibration.json` | the temperature for the probabilities of `predict`, after `eval` on the validation part |
+//! | `thresholds.json` | of a run of labels: from which probability on each is predicted, if `eval` has found them on the validation part |
 //! | `charts/class_distribution.svg`, `charts/augmented.svg` | charts of the training data |
 //! | `charts/training_curves.svg` | loss, accuracy and learning rate of all epochs |
 //! | `charts/confusion_matrix.svg` | true and predicted classes in the validation of the best epoch |
@@ -29,6 +30,7 @@
 mod calibration;
 mod claim;
 mod epochs;
+mod thresholds;
 mod trace;
 mod unbegun;
 mod unreadable;
@@ -48,6 +50,7 @@ use thiserror::Error;
 use crate::{Attempt, CheckpointMeta, Resume, RunConfig};
 pub use calibration::CalibrationRecord;
 use claim::Claim;
+pub use thresholds::ThresholdsRecord;
 pub use unbegun::remove_unbegun;
 
 /// The folder in which runs are created without `--out`.
@@ -140,6 +143,8 @@ paths! {
     pub test_record = "test.json";
     /// The temperature for probabilities.
     pub calibration = "calibration.json";
+    /// The probabilities from which labels are predicted.
+    pub thresholds = "thresholds.json";
     /// Class names by label.
     pub class_indices = "class_indices.json";
     /// The files of each part.
@@ -423,11 +428,12 @@ impl RunFolder {
         self.write(&self.paths.test_record(), format!("{line}\n").as_bytes())
     }
 
-    /// Removes the evaluation of the test part and the temperature: training goes on, so other weights may become the best.
+    /// Removes the evaluation of the test part, the temperature and the thresholds: training goes on, so other weights may become the best.
     pub(crate) fn remove_evaluations(&self) -> Result<(), RunError> {
         // A later start of the job may have written them.
         self.staging().check(self.paths.root())?;
         self.remove(&self.paths.calibration())?;
+        self.remove(&self.paths.thresholds())?;
         self.remove(&self.paths.test_record())
     }
 

@@ -204,6 +204,7 @@ impl TrainingData {
         let has_blocks = self.train.locality().is_some_and(|locality| locality.blocks().is_some());
         Surroundings {
             kind: self.kind,
+            task: self.task,
             layout: self.layout,
             has_blocks,
             has_parts: self.has_parts,

@@ -128,7 +128,9 @@ impl TrainedModel {
             Some(class) => class,
             None => {
                 let found = self.classifier.predict(self.program.as_mut(), std::slice::from_ref(&image), 1, reading)?;
-                found.first().and_then(|found| found.top.first()).ok_or(TrainError::NotFitted)?.index
+                let likeliest = found.first().and_then(|found| found.top.first());
+                let none = || TrainError::Weights("the run predicts numbers: say which one to explain".to_owned());
+                likeliest.ok_or_else(none)?.index
             }
         };
         let explainer = match &mut self.explainer {
@@ -144,5 +146,6 @@ fn open(run: &Path) -> Result<Classifier, TrainError> {
     let preparation = Preparation::new(&TrainConfig::default(), DataKind::Folder);
     let mut classifier = Classifier::open(run, None, &preparation, &[])?;
     classifier.take_temperature(run)?;
+    classifier.take_thresholds(run)?;
     Ok(classifier)
 }

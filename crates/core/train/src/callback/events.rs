@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use enmasse_data::BadSample;
+use enmasse_datasets::TaskKind;
 use enmasse_device::LossScale;
 use enmasse_image::Normalization;
 use serde::Serialize;
@@ -21,7 +22,10 @@ pub struct Started {
     pub trainable: usize,
     /// The kind of images.
     pub data: &'static str,
-    /// Names of the classes, by label.
+    /// What is to be predicted.
+    #[serde(skip)]
+    pub task: TaskKind,
+    /// Names of the classes, by label, of the labels, or of the numbers.
     pub classes: Vec<String>,
     /// The constants of normalisation.
     #[serde(skip)]

@@ -43,7 +43,7 @@ impl SettingValue for ClassWeights {
         match text {
             "" => Err("must be balanced, or a JSON file".to_owned()),
             "balanced" => Ok(ClassWeights::Balanced),
-            _ => Ok(ClassWeights::File(PathBuf::from(text))),
+            _ => PathBuf::parse(text).map(ClassWeights::File),
         }
     }
 

@@ -7,12 +7,13 @@
 //! every run can continue. A setting that is fulfilled anyway, such as SyncBatchNorm on a single
 //! rank, does not count as ineffective.
 
-use enmasse_datasets::DataKind;
 use enmasse_datasets::DataLayout::{self, Archives, Manifest, NamedImages, Parquet};
+use enmasse_datasets::{DataKind, TaskKind};
 
 use super::opt_arg::of_optimizers;
 use super::{
-    ConfigError, FineTune, LayeredConfig, RankKind, SETTINGS, Scope, Setting, SettingSource, Shuffling, TrainConfig,
+    ConfigError, FineTune, LayeredConfig, LossKind, RankKind, SETTINGS, Scope, Setting, SettingSource, Shuffling,
+    TrainConfig,
 };
 
 /// The circumstances of a run that settings depend on.
@@ -20,6 +21,8 @@ use super::{
 pub struct Surroundings {
     /// The kind of images.
     pub kind: DataKind,
+    /// What is to be predicted.
+    pub task: TaskKind,
     /// How the data lie in files.
     pub layout: DataLayout,
     /// Whether the samples lie in blocks ([`enmasse_data::Locality::blocks`]).
@@ -79,6 +82,16 @@ const UNLESS: &[Rule] = &[
     ("path_column", |_, data| !data.has_columns(), "on data other than manifests and Parquet files"),
     ("label_column", has_no_labels, "on data other than manifests, WebDataset archives and Parquet files"),
     ("manifest_root", |_, data| data.layout != Manifest, "on data other than manifests"),
+    ("class_weights", tunes_head, "with `fine_tune = head`, which fits the head by cross-entropy without weights"),
+    ("loss", tunes_head, "with `fine_tune = head`, which fits the head by cross-entropy"),
+    ("label_smoothing", |_, data| data.task == TaskKind::Regression, "on numbers"),
+    (
+        "fine_tune",
+        |_, data| data.task != TaskKind::Classification,
+        "on labels and numbers: a head is fitted to classes",
+    ),
+    ("focal_gamma", |config, _| config.loss != Some(LossKind::Focal), "without `loss = focal`"),
+    ("huber_delta", |config, _| config.loss != Some(LossKind::Huber), "without `loss = huber`"),
     ("shuffle", has_no_blocks, "on data other than WebDataset archives and Parquet files"),
     ("split", |_, data| data.has_parts, PARTS),
     ("split_seed", |_, data| data.has_parts, PARTS),
@@ -226,6 +239,7 @@ mod tests {
 
     const FOLDER: Surroundings = Surroundings {
         kind: DataKind::Folder,
+        task: TaskKind::Classification,
         layout: DataLayout::ClassFolders,
         has_blocks: false,
         has_parts: false,

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::average_precision::{Found, average_precision, best_threshold, thresholds};
 use super::mean;
-use crate::ClassCounts;
+use super::thresholds::{best_threshold, thresholds};
+use crate::{ClassCounts, Ranking};
 
 /// The score from which a label counts as predicted, unless another one was found.
 pub const DEFAULT_THRESHOLD: f64 = 0.5;
@@ -58,13 +58,14 @@ impl LabelScores<'_> {
     /// The average precision of each label, as scikit-learn's `average_precision_score`: samples of equal score are found together.
     /// `None` for a label that no sample has.
     pub fn average_precision(&self) -> Vec<Option<f64>> {
-        self.each_label(|found| average_precision(&found))
+        (0..self.labels).map(|label| Ranking::new(self.column(label)).average_precision()).collect()
     }
 
     /// For each label the threshold with the highest F1 of these samples: one of their scores, of equally good ones the highest. A label that no
     /// sample has gets [`DEFAULT_THRESHOLD`]. Measure them on other samples than those that they were found on.
     pub fn best_thresholds(&self) -> Vec<f64> {
-        self.each_label(|found| best_threshold(&found).unwrap_or(DEFAULT_THRESHOLD))
+        let best = |label| best_threshold(&thresholds(self.column(label))).unwrap_or(DEFAULT_THRESHOLD);
+        (0..self.labels).map(best).collect()
     }
 
     /// What predictions have in common with the samples, for each label: it is predicted where its score is at least the label's threshold.
@@ -115,9 +116,11 @@ impl LabelScores<'_> {
         rows.map(|(scores, targets)| scores.iter().zip(targets).map(|(&score, &target)| (score, target > 0.5)))
     }
 
-    fn each_label<T>(&self, function: impl Fn(Vec<Found>) -> T) -> Vec<T> {
-        let column = |label: usize| self.rows().filter_map(move |mut row| row.nth(label));
-        (0..self.labels).map(|label| function(thresholds(column(label)))).collect()
+    /// Scores and presence of one label.
+    fn column(&self, label: usize) -> impl Iterator<Item = (f64, bool)> {
+        let width = self.labels.max(1);
+        let scores = self.scores.iter().skip(label).step_by(width);
+        scores.zip(self.targets.iter().skip(label).step_by(width)).map(|(&score, &target)| (score, target > 0.5))
     }
 }
 

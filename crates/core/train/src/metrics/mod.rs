@@ -1,10 +1,10 @@
 //! Figures of predictions that are no means over samples: of several labels, and of numbers.
 //!
-//! They are functions of the scores and targets of all samples, row by row, in f64. So they belong to rank 0, which has the rows of all.
+//! They are functions of the scores and targets of all samples, row by row, in f64. Every rank has the rows of all, and the same figures.
 
-mod average_precision;
 mod labels;
 mod regression;
+mod thresholds;
 
 pub use labels::{DEFAULT_THRESHOLD, LabelFigures, LabelScores, MultiLabelFigures};
 pub use regression::{OutputFigures, RegressionFigures};

@@ -51,13 +51,17 @@ impl Task for MultiLabel {
         self.names.len()
     }
 
-    fn loss(&self, _: &TrainConfig) -> Loss {
-        let loss = self.loss.clone();
-        Loss::Custom(PerSample::new(move |x: Tensor, y: Tensor| match &loss {
-            MultiLabelLoss::Binary => losses::binary_cross_entropy(x, y, None),
-            MultiLabelLoss::Weighted(weights) => losses::binary_cross_entropy(x, y, Some(weights)),
-            MultiLabelLoss::Focal { alpha, gamma } => losses::sigmoid_focal(x, y, *alpha, *gamma),
-            MultiLabelLoss::Asymmetric(settings) => losses::asymmetric(x, y, *settings),
+    /// With label smoothing a label that is there is `1 - smoothing / 2`, and one that is not `smoothing / 2`, as in YOLO.
+    fn loss(&self, config: &TrainConfig) -> Loss {
+        let (loss, smoothing) = (self.loss.clone(), config.label_smoothing as f32);
+        Loss::Custom(PerSample::new(move |x: Tensor, y: Tensor| {
+            let y = if smoothing == 0.0 { y } else { y.affine(1.0 - smoothing, smoothing / 2.0) };
+            match &loss {
+                MultiLabelLoss::Binary => losses::binary_cross_entropy(x, y, None),
+                MultiLabelLoss::Weighted(weights) => losses::binary_cross_entropy(x, y, Some(weights)),
+                MultiLabelLoss::Focal { alpha, gamma } => losses::sigmoid_focal(x, y, *alpha, *gamma),
+                MultiLabelLoss::Asymmetric(settings) => losses::asymmetric(x, y, *settings),
+            }
         }))
     }
 
@@ -100,9 +104,11 @@ fn sigmoid(x: f64) -> f64 {
 }
 
 /// Factors that make a label count as much where it is there as where it is not: images without it by images with it, as PyTorch's page on
-/// `BCEWithLogitsLoss` advises. `present` has the number of images with each label. One that no image has gets 1.
+/// `BCEWithLogitsLoss` advises. `present` has the number of images with each label. One that no image has, or that all
+/// have, gets 1.
 pub fn positive_weights(present: &[u64], images: u64) -> Vec<f32> {
-    let weight = |&with: &u64| if with == 0 { 1.0 } else { images.saturating_sub(with) as f64 / with as f64 };
+    let weight =
+        |&with: &u64| if with == 0 || with == images { 1.0 } else { images.saturating_sub(with) as f64 / with as f64 };
     present.iter().map(|with| weight(with) as f32).collect()
 }
 
@@ -119,6 +125,6 @@ mod tests {
 
     #[test]
     fn a_label_that_is_rare_counts_more() {
-        assert_eq!(positive_weights(&[100, 25, 50, 0], 100), [0.0, 3.0, 1.0, 1.0]);
+        assert_eq!(positive_weights(&[100, 25, 50, 0], 100), [1.0, 3.0, 1.0, 1.0]);
     }
 }

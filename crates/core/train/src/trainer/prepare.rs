@@ -27,8 +27,9 @@ use crate::tuning::tune;
 use crate::weights::write_tensors;
 use crate::whitening::{whiten, whitened};
 use crate::{
-    Artifact, Callback, LrSchedule, ModelFn, OnBadSample, Position, Preparation, RankKind, Resumed, RunConfig,
-    ScheduleKind, Started, TargetKind, TrainConfig, TrainError, TrainingData, Tuning, load_pretrained,
+    Artifact, Callback, ConfigError, LrSchedule, ModelFn, OnBadSample, Position, Preparation, RankKind, Resumed,
+    RunConfig, ScheduleKind, Scores, Started, TargetKind, TrainConfig, TrainError, TrainingData, Tuning,
+    load_pretrained,
 };
 
 impl Session {
@@ -44,6 +45,14 @@ impl Session {
         let objective = trainer.objective.of_data(data, config)?;
         let task = objective.task();
         let monitor = objective.monitor(task.as_ref(), config)?;
+        let is_measured = task.figures().iter().any(|figure| monitor.name == format!("val_{}", figure.name));
+        if is_measured && data.validation.len().saturating_mul(task.outputs()) > Scores::MAX_VALUES {
+            let reason = format!(
+                "needs all outputs of a validation, and they are more than {}: use `monitor = val_loss`",
+                Scores::MAX_VALUES
+            );
+            return Err(ConfigError::Value { what: format!("monitor {}", monitor.name), reason }.into());
+        }
         data.parts().try_for_each(|(part, dataset)| data.check_labels(task.as_ref(), part, dataset.as_ref()))?;
         let map = ShardMap::new(config.shard_count(world_size), world_size)?;
         let shards = map.shards();
@@ -256,6 +265,7 @@ impl Session {
             parameters: count(&is_parameter),
             trainable: count(&trained),
             data: data.layout.name(),
+            task: data.task,
             normalization: self.preparation.normalization.clone(),
             size: self.preparation.train.size(),
             augmentation: self.preparation.train.to_string(),

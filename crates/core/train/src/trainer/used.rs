@@ -8,7 +8,7 @@ use enmasse_wording::counted;
 use super::Trainer;
 use crate::plans::compile_plans;
 use crate::{
-    Balance, ConfigError, Devices, ModelFn, Preparation, ProgramConfig, RunConfig, TrainConfig, TrainError,
+    Balance, ConfigError, Devices, FineTune, ModelFn, Preparation, ProgramConfig, RunConfig, TrainConfig, TrainError,
     TrainingData,
 };
 
@@ -50,8 +50,18 @@ impl Trainer<'_> {
             return refuse("model", format!("the trainer was given {name}"));
         }
         config.train.model = name.to_owned();
-        config.train.task =
-            Some(data.task).filter(|kind| self.objective.task.is_none() && *kind != TaskKind::Classification);
+        if self.objective.task.is_none() && data.task != TaskKind::Classification {
+            // The run's weights are used for it.
+            config.train.task = Some(data.task);
+        }
+        match config.train.fine_tune {
+            Some(FineTune::All) if !has_classes => config.train.fine_tune = None,
+            Some(_) if !has_classes => {
+                let reason = "begins with a head that is fitted to classes; leave it out, or use `freeze_layers`";
+                return Err(ConfigError::setting(&config, "fine_tune", reason.to_owned()).into());
+            }
+            _ => {}
+        }
         config.train.epochs = config.train.epochs_of_run();
         // A program with settings of its own has found the model by its name.
         if self.program.is_none() && !self.is_its_own(&config.train, model, data)? {

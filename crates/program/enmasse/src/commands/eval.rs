@@ -237,6 +237,8 @@ impl Request {
         let of_classes = [
             ("confusion", shown.confusion.is_some()),
             ("mistakes", shown.mistakes.is_some()),
+            ("curves", shown.curves.is_some()),
+            ("reliability", shown.reliability.is_some()),
             ("crops", self.crops.len() > 1),
         ];
         match of_classes.into_iter().find(|(_, given)| *given) {
@@ -257,9 +259,10 @@ impl Request {
         images.left_out.append(not_copied);
         if let Some(layers) = checked {
             let Found { kind, layout, .. } = images;
+            let task = weights.classifier.kind();
             let has_blocks = images.data.locality().is_some_and(|locality| locality.blocks().is_some());
             let surroundings =
-                Surroundings { kind, layout, has_blocks, has_parts: true, is_padded: false, is_launched };
+                Surroundings { kind, task, layout, has_blocks, has_parts: true, is_padded: false, is_launched };
             let idle = layers.without_effect(&surroundings, |setting| weights::is_checked(EVALUATION, setting));
             idle.iter().for_each(warn);
         }

@@ -90,11 +90,18 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     weights.classifier.require_classes()?;
     weights.report();
     match matches.get_one("temperature") {
+        Some(_) if weights.classifier.kind() == TaskKind::Regression => {
+            return Err(usage!("--temperature: is for probabilities, and this run predicts numbers; leave it out"));
+        }
         Some(&given) => weights.classifier.temperature = given,
         None => {
             let kept = weights.classifier.take_temperature(&weights.path)?;
             kept.iter().for_each(tell_of_temperature);
         }
+    }
+    if let Some(kept) = weights.classifier.take_thresholds(&weights.path)? {
+        let images = counted(kept.samples as usize, "image");
+        say(format_args!("labels are those above the thresholds that were best on {images} of the validation part"));
     }
     if weights.classifier.averaged {
         say(format_args!("the weights are the averages of --ema or --lookahead"));
@@ -103,7 +110,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let top = matches.get_one("top").copied().unwrap_or(if form == OutputForm::Csv { 1 } else { 5 });
     let top = top.min(weights.classifier.classes.len());
 
-    let images = Arc::new(images(given, &config.train, &layers)?);
+    let images = Arc::new(images(given, &config.train, &layers, weights.classifier.kind())?);
     settings::tell_of_idle_devices(&layers);
     let rank = Rank::alone();
     let device = rank.device(&config)?;
@@ -113,17 +120,19 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut explanations = Explanations::begin(matches, &weights, device.as_ref(), &images)?;
     let pool = DecodePool::new(rank.loader_threads(&config.train)).map_err(Failure::error)?;
 
+    let kind = weights.classifier.kind();
     let mut output = Output::new(form == OutputForm::Json);
     if form == OutputForm::Csv {
-        output.text(match weights.classifier.kind() {
-            TaskKind::Classification | TaskKind::MultiLabel => header(top),
+        output.text(match kind {
+            TaskKind::Classification => header(top),
+            TaskKind::MultiLabel => format!("{},labels", header(top)),
             TaskKind::Regression => header_of_values(&weights.classifier.classes),
         });
     }
     let (mut unreadable, mut unexplained) = (0, None);
     let crops = arguments::given_crops(matches);
     weights.classifier.predict_each(program.as_mut(), &pool, images, &crops, top, |found| match found {
-        // The first failure to write ends the command once the batches that are under way have ended.
+        // After the first failure to write nothing else is printed.
         Ok(_) if unexplained.is_some() => {}
         Ok((index, prediction)) => {
             let written = explanations.as_mut().map(|explanations| explanations.write(index, &prediction)).transpose();
@@ -133,7 +142,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
             });
             match form {
                 OutputForm::Json => output.json(object(&prediction, heatmap.as_deref())),
-                OutputForm::Csv => output.text(row(&prediction)),
+                OutputForm::Csv => output.text(row(&prediction, kind)),
                 OutputForm::Text => {
                     lines(&prediction, heatmap.as_deref()).into_iter().for_each(|line| output.text(line))
                 }
@@ -230,7 +239,12 @@ fn given_paths<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<Predi
 }
 
 /// The images to read, of which data sets have many. Warns of settings that have no effect on any of them.
-fn images(given: Vec<PredictInput>, config: &TrainConfig, layers: &LayeredConfig) -> Result<Images, Failure> {
+fn images(
+    given: Vec<PredictInput>,
+    config: &TrainConfig,
+    layers: &LayeredConfig,
+    task: TaskKind,
+) -> Result<Images, Failure> {
     let mut images = Images::new(config.reading());
     let mut found: Vec<(DataKind, DataLayout)> = Vec::new();
     for given in given {
@@ -253,8 +267,15 @@ fn images(given: Vec<PredictInput>, config: &TrainConfig, layers: &LayeredConfig
     }
     found.dedup();
     let idle = |&(kind, layout): &(DataKind, DataLayout)| {
-        let surroundings =
-            Surroundings { kind, layout, has_blocks: false, has_parts: true, is_padded: false, is_launched: false };
+        let surroundings = Surroundings {
+            kind,
+            task,
+            layout,
+            has_blocks: false,
+            has_parts: true,
+            is_padded: false,
+            is_launched: false,
+        };
         layers.without_effect(&surroundings, |setting| weights::is_checked(PREDICTION, setting))
     };
     let lines =
@@ -268,8 +289,9 @@ fn lines(prediction: &Prediction, heatmap: Option<&Path>) -> Vec<String> {
     let line = |guess: &Guess| format!("  {:>8}  {} ({})", percent(guess.probability), guess.class, guess.index);
     let number = |found: &PredictedValue| format!("  {:>8.4}  {}", found.value, found.name);
     let lines = prediction.top.iter().map(line).chain(prediction.values.iter().map(number));
+    let labels = (!prediction.labels.is_empty()).then(|| format!("  labels: {}", prediction.labels.join(", ")));
     let heatmap = heatmap.map(|path| format!("  heatmap: {}", path.display()));
-    std::iter::once(prediction.image.clone()).chain(lines).chain(heatmap).collect()
+    std::iter::once(prediction.image.clone()).chain(lines).chain(labels).chain(heatmap).collect()
 }
 
 /// The object of an image.
@@ -291,10 +313,13 @@ fn header_of_values(names: &[String]) -> String {
     format!("path{}", names.iter().map(|name| format!(",{}", field(name))).collect::<String>())
 }
 
-fn row(prediction: &Prediction) -> String {
+/// The labels of a row are between `|`, as tables for training may have them.
+fn row(prediction: &Prediction, kind: TaskKind) -> String {
+    let labels = (kind == TaskKind::MultiLabel).then(|| format!(",{}", field(&prediction.labels.join("|"))));
     let values: String = prediction.values.iter().map(|found| format!(",{}", found.value)).collect();
     let guesses = prediction.top.iter().map(|guess| format!(",{},{}", field(&guess.class), guess.probability));
-    format!("{}{}{values}", field(&prediction.image), guesses.collect::<String>())
+    let (guesses, labels) = (guesses.collect::<String>(), labels.unwrap_or_default());
+    format!("{}{guesses}{labels}{values}", field(&prediction.image))
 }
 
 #[cfg(test)]
@@ -306,7 +331,8 @@ mod tests {
         let check = |image: &str, classes: &[&str], expected: &str| {
             let guess = |(index, class): (usize, &&str)| Guess { index, class: (*class).to_owned(), probability: 0.25 };
             let top = classes.iter().enumerate().map(guess).collect();
-            assert_eq!(row(&Prediction { image: image.to_owned(), top, values: Vec::new() }), expected);
+            let prediction = Prediction { image: image.to_owned(), top, ..Prediction::default() };
+            assert_eq!(row(&prediction, TaskKind::Classification), expected);
         };
         check("a/b.jpg", &["rose"], "a/b.jpg,rose,0.25");
         check("a b.jpg", &["rose", "lily"], "a b.jpg,rose,0.25,lily,0.25");

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 
+use enmasse_datasets::TaskKind;
 use enmasse_train::{FineTune, RankMemory, Resumed, RunConfig, RunPaths, SETTINGS, Started, TrainConfig, Tuning};
 use enmasse_wording::{counted, grouped, shell_word};
 
@@ -20,10 +21,14 @@ pub fn facts(started: &Started) -> Vec<String> {
             }
         ),
         format!(
-            "data:     {}, {} found in {}: {} for training, {} for validation{}",
+            "data:     {}, {} found {}: {} for training, {} for validation{}",
             started.data,
             counted(train_samples + validation_samples + test_samples, "image"),
-            counted(started.classes.len(), "class"),
+            match started.task {
+                TaskKind::Classification => format!("in {}", counted(started.classes.len(), "class")),
+                TaskKind::MultiLabel => format!("with {}", counted(started.classes.len(), "label")),
+                TaskKind::Regression => format!("with {} each", counted(started.classes.len(), "number")),
+            },
             grouped(train_samples as u64),
             grouped(validation_samples as u64),
             match test_samples {
@@ -187,6 +192,7 @@ mod tests {
             normalization: Normalization { mean: vec![0.5; 3], std: vec![0.25; 3] },
             size: 64,
             augmentation: "random_crop size=64 padding=4".to_owned(),
+            task: TaskKind::Classification,
             classes: vec!["a".to_owned(), "b".to_owned()],
             train_samples: 2400,
             dropped_samples: 32,

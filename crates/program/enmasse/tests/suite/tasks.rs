@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::common::{Ended, enmasse, images, metrics, refused};
+use crate::common::{Ended, enmasse, failed, images, metrics, refused};
 
 const MODEL: [&str; 8] = ["--model", "mlp", "--size", "12", "--batch", "8", "--lr", "0.02"];
 
@@ -50,7 +50,7 @@ fn several_labels_of_an_image() {
     let data = table(folder.path(), "labels", labels);
     let run = folder.path().join("run").display().to_string();
     let trained = train(&data, &run, &["--epochs", "6", "--devices", "cpu:2", "--class-weights", "balanced"]).well();
-    assert!(trained.stdout.contains("best val_map "), "{}", trained.stdout);
+    assert!(trained.stdout.contains("best val_map ") && trained.stderr.contains(" with 4 labels: "), "{trained:?}");
     let epochs = metrics(Path::new(&run));
     let best = epochs.iter().map(|epoch| epoch["val_map"].as_f64().unwrap()).fold(0.0, f64::max);
     assert!(best > 0.9 && epochs[0]["val_accuracy"].is_null(), "{epochs:?}");
@@ -67,7 +67,25 @@ fn several_labels_of_an_image() {
     let top = enmasse(&["predict", &run, &red, "--devices", "cpu:1", "--json"]).well().json().remove(0);
     assert_eq!((&top["top"][0]["class"], top["top"].as_array().map(Vec::len)), (&"coloured".into(), Some(4)), "{top}");
 
+    // The evaluation has kept thresholds.
+    let kept = fs::read_to_string(Path::new(&run).join("thresholds.json")).unwrap();
+    let kept: Value = serde_json::from_str(&kept).unwrap();
+    let best = |label: &str| found["per_class"].as_array().unwrap().iter().find(|row| row["class"] == label).unwrap();
+    assert_eq!(kept["thresholds"]["dim"], best("dim")["best_threshold"]);
+    let expected: Vec<&Value> = {
+        let mut above: Vec<_> = top["top"].as_array().unwrap().iter().collect();
+        above.retain(|guess| {
+            guess["probability"].as_f64() >= kept["thresholds"][guess["class"].as_str().unwrap()].as_f64()
+        });
+        above.sort_by_key(|guess| guess["index"].as_u64());
+        above.iter().map(|guess| &guess["class"]).collect()
+    };
+    assert!(!expected.is_empty());
+    assert_eq!(top["labels"].as_array().unwrap().iter().collect::<Vec<_>>(), expected, "{top}");
+
     refused(&enmasse(&["eval", &run, "--mistakes"]), 2, &["--mistakes", "multi-label"]);
+    refused(&enmasse(&["eval", &run, "--knn", "3"]), 2, &["--knn", "multi-label"]);
+    refused(&enmasse(&["eval", &run, "--curves", "x.svg"]), 2, &["--curves", "multi-label"]);
     // The settings of the loss belong to the task.
     let other = folder.path().join("other").display().to_string();
     refused(&train(&data, &other, &["--loss", "mse"]), 2, &["loss mse", "multi-label", "bce, focal or asymmetric"]);
@@ -76,7 +94,17 @@ fn several_labels_of_an_image() {
         2,
         &["class_weights balanced", "bce"],
     );
+    let weights = Path::new(&run).join("checkpoints/best.safetensors").display().to_string();
+    let tune = ["--weights", &weights, "--epochs", "2", "--devices", "cpu:1"];
+    failed(
+        &train(&data, &other, &[&tune[..], &["--fine-tune", "head"]].concat()),
+        2,
+        &["fine_tune head", "--freeze-layers"],
+    );
     assert!(!Path::new(&other).join("checkpoints").exists());
+    // A recipe's parts that are for classes do not stand in the way.
+    let tuned = train(&data, &other, &[&tune[..], &["--recipe", "fine-tune", "--fine-tune", "all"]].concat()).well();
+    assert!(tuned.stderr.contains("--fine-tune all has no effect on labels and numbers"), "{}", tuned.stderr);
 }
 
 #[test]
@@ -116,6 +144,10 @@ fn a_number_of_an_image_in_its_own_units() {
     let table = enmasse(&["predict", &run, &image, "--devices", "cpu:1", "--csv"]).well().stdout;
     assert!(table.starts_with("path,height\n"), "{table}");
     refused(&enmasse(&["predict", &run, &image, "--explain", "x"]), 2, &["--explain", "numbers"]);
+    refused(&enmasse(&["predict", &run, &image, "--temperature", "2"]), 2, &["--temperature", "numbers"]);
+    // Data of another task are no data for these weights.
+    let classes = Path::new(&data).parent().unwrap().display().to_string();
+    refused(&enmasse(&["eval", &run, &classes, "--split", "all"]), 1, &["classification", "regression"]);
 }
 
 #[test]
@@ -142,4 +174,9 @@ fn weights_of_classes_change_training_alone() {
     let run = folder.path().join("lacking").display().to_string();
     refused(&train(&data, &run, &["--class-weights", &file]), 2, &["class_weights", "no weight for \"light\""]);
     refused(&train(&data, &run, &["--loss", "bce"]), 2, &["loss bce", "classification"]);
+    refused(
+        &train(&data, &run, &["--loss", "focal", "--label-smoothing", "0.1"]),
+        2,
+        &["label_smoothing 0.1", "focal"],
+    );
 }

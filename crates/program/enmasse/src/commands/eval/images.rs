@@ -103,9 +103,15 @@ pub struct Found {
 impl ImageSelection {
     /// Opens the images at `root`, which may be a copy, with the classes of the weights as their labels.
     pub fn open(&self, weights: &Weights, root: &Path) -> Result<Found, Failure> {
+        let check_task = |task: TaskKind| {
+            let (own, path) = (weights.classifier.kind(), root.display());
+            let wrong = || failed!("{path}: these are data for {task}, and the weights are those of {own}");
+            if task == own { Ok(()) } else { Err(wrong()) }
+        };
         if self.form == Form::Other && self.part == Part::Whole {
             let WholeData { dataset, task, classes, kind, layout, is_held_out, left_out, warnings } =
                 open_whole(root, &self.options).map_err(Failure::error)?;
+            check_task(task)?;
             let part = if is_held_out { Part::Test } else { Part::Whole };
             let data = label_as(weights, dataset, task, &classes, root)?;
             return Ok(Found { part, data, classes, kind, layout, left_out, warnings });
@@ -115,6 +121,7 @@ impl ImageSelection {
             Form::Other if self.part == Part::Test => self.with_test(weights, root)?,
             Form::Other => self.in_parts(weights, root)?,
         };
+        check_task(task)?;
         let own = self.form.held_out().unwrap_or(Part::Validation);
         let (part, data) = match self.part {
             Part::Test if own != Part::Test => (Part::Test, test.ok_or_else(|| no_test_part(root))?),

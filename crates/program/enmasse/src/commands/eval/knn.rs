@@ -1,12 +1,13 @@
 //! `eval --knn K`: how well the nearest training images tell the class of those for validation, without a classifier.
 
+use enmasse_datasets::TaskKind;
 use enmasse_train::TrainingData;
 use enmasse_wording::counted;
 use serde_json::json;
 
 use super::Request;
 use crate::commands::embed::features;
-use crate::failure::Failure;
+use crate::failure::{Failure, usage};
 use crate::output::{Output, warn, warn_of_left_out};
 use crate::report::percent;
 
@@ -17,6 +18,12 @@ pub fn evaluate(request: Request, neighbors: usize) -> Result<(), Failure> {
         true => selection.in_parts(&weights, &selection.root)?,
         false => TrainingData::open(&selection.root, &selection.options)?,
     };
+    if data.task != TaskKind::Classification {
+        return Err(usage!(
+            "--knn: compares classes of images, and these data have a {} task; leave it out",
+            data.task
+        ));
+    }
     weights.report();
     warn_of_left_out(&data.left_out);
     data.warnings.iter().for_each(warn);

@@ -9,7 +9,8 @@ use enmasse_datasets::TaskKind;
 use enmasse_image::EvalCrop;
 use enmasse_system::files::write_whole;
 use enmasse_train::{
-    EpochPosition, Evaluation, Kept, OnBadSample, RunConfig, compare_devices, compare_evaluated, evaluate_keeping,
+    EpochPosition, Evaluation, Kept, OnBadSample, RunConfig, Scores, compare_devices, compare_evaluated,
+    evaluate_keeping,
 };
 
 use super::EVALUATION;
@@ -122,9 +123,17 @@ impl Task {
             return reporter.finish(|_| ());
         }
         if !has_classes {
+            if found.scores.is_none() {
+                warn(format_args!(
+                    "there are no figures but the loss: more than {} outputs are not kept",
+                    Scores::MAX_VALUES
+                ));
+            }
             let figures = found.scores.as_ref().map(|scores| scores.figures(task, data.as_ref()));
             found.metrics.extend(figures.into_iter().flatten());
-            let report = ValuesReport { found: &found, images, task, kind, averaged: weights.classifier.averaged };
+            let averaged = weights.classifier.averaged;
+            let kept = self.keep_thresholds(&found);
+            let report = ValuesReport { found: &found, images, task, kind, averaged, kept };
             return reporter.finish(|output| report.print(output, shown.csv));
         }
         if let Some(path) = &shown.confusion {

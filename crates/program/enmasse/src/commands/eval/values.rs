@@ -1,14 +1,18 @@
 //! What `eval` prints where an image has labels or numbers instead of one class: their figures, as text, JSON and CSV.
 
+use std::io::Write;
+
 use enmasse_datasets::TaskKind;
+use enmasse_system::files::write_whole;
 use enmasse_train::metrics::{DEFAULT_THRESHOLD, LabelFigures, LabelScores, RegressionFigures};
-use enmasse_train::{Evaluation, Task};
+use enmasse_train::{Evaluation, RunPaths, Task, ThresholdsRecord};
 use enmasse_wording::{counted, grouped, one_line};
 use serde_json::{Value, json};
 
 use super::images::Found;
-use crate::output::Output;
+use super::task as evaluation;
 use crate::output::csv::field;
+use crate::output::{Output, warn};
 use crate::report::percent;
 
 /// The results of an evaluation that kept the outputs for all images.
@@ -19,6 +23,8 @@ pub struct ValuesReport<'a> {
     pub kind: TaskKind,
     /// Whether the weights are averages.
     pub averaged: bool,
+    /// What is said of the thresholds that the run keeps.
+    pub kept: Option<String>,
 }
 
 /// A row of the table: the label or number, and its figures by their names.
@@ -37,7 +43,7 @@ impl ValuesReport<'_> {
             csv_lines(&rows).into_iter().for_each(|line| output.text(line));
         } else {
             output.text(self.summary());
-            self.lines(&rows).into_iter().for_each(|line| output.text(line));
+            self.lines(&rows).into_iter().chain(self.kept.clone()).for_each(|line| output.text(line));
         }
     }
 
@@ -101,7 +107,7 @@ impl ValuesReport<'_> {
     }
 
     fn lines(&self, rows: &[Row]) -> Vec<String> {
-        let widest = rows.iter().map(|row| one_line(&row.name).chars().count()).max().unwrap_or(0).max("label".len());
+        let widest = rows.iter().map(|row| one_line(&row.name).chars().count()).max().unwrap_or(0).max("number".len());
         let line = |name: &str, cells: Vec<String>| {
             let cells: String = cells.into_iter().map(|cell| format!("  {cell:>17}")).collect();
             format!("{name:<widest$}{cells}")
@@ -116,6 +122,34 @@ impl ValuesReport<'_> {
             lines.push(format!("a label is predicted from a probability of {DEFAULT_THRESHOLD} on; the best threshold is that of the highest F1 on these images"));
         }
         lines
+    }
+}
+
+impl evaluation::Task {
+    /// Keeps the best thresholds of labels in the folder of the run whose validation part this is. A folder that cannot be written is a
+    /// warning.
+    pub fn keep_thresholds(&self, found: &Evaluation) -> Option<String> {
+        let classifier = &self.weights.classifier;
+        if !self.validates_run || classifier.kind() != TaskKind::MultiLabel {
+            return None;
+        }
+        let (outputs, targets) = found.scores.as_ref()?.with_targets(self.images.data.as_ref());
+        let labels = self.images.classes.len();
+        let scores: Vec<f64> =
+            outputs.chunks_exact(labels.max(1)).flat_map(|row| classifier.task.decode(row)).collect();
+        let best = LabelScores { scores: &scores, targets: &targets, labels }.best_thresholds();
+        let record = ThresholdsRecord {
+            thresholds: self.images.classes.iter().cloned().zip(best).collect(),
+            samples: found.samples,
+            optimizer_step: classifier.optimizer_step?,
+        };
+        let path = RunPaths::new(&self.weights.path).thresholds();
+        let text = format!("{:#}\n", json!(record));
+        if let Err(error) = write_whole(&path, |file| file.write_all(text.as_bytes())) {
+            warn(format_args!("the thresholds are not kept: {error}"));
+            return None;
+        }
+        Some(format!("{} keeps the best thresholds, and predict uses them", path.display()))
     }
 }
 

@@ -1,6 +1,6 @@
 //! `--explain DIR`: for each image a PNG of what the model sees of it, under a heatmap.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs::create_dir_all;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -38,8 +38,8 @@ pub struct Explanations {
     explainer: Explainer,
     class: Option<usize>,
     images: Arc<Images>,
-    /// Names of files, in lower case: some file systems take no others as different.
-    taken: HashSet<String>,
+    /// Names of files with the number that comes next for each, in lower case: some file systems take no others as different.
+    taken: HashMap<String, u64>,
 }
 
 impl Explanations {
@@ -67,7 +67,7 @@ impl Explanations {
             ));
         }
         create_dir_all(&folder).map_err(|error| failed!("cannot create {}: {error}", folder.display()))?;
-        Ok(Some(Explanations { folder, explainer, class, images: images.clone(), taken: HashSet::new() }))
+        Ok(Some(Explanations { folder, explainer, class, images: images.clone(), taken: HashMap::new() }))
     }
 
     /// Writes the heatmap of the image at `index`, and returns its path.
@@ -94,7 +94,7 @@ fn class_of(name: &str, classes: &[String]) -> Result<usize, Failure> {
 }
 
 /// A name for a file, without its ending, that no other image of the command has: that of the image, with a number if it is taken.
-fn free_name(image: &str, taken: &mut HashSet<String>) -> String {
+fn free_name(image: &str, taken: &mut HashMap<String, u64>) -> String {
     let stem = Path::new(image).file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let is_plain = |letter: char| letter.is_alphanumeric() || matches!(letter, '-' | '_' | '.' | ' ');
     let plain: String = stem.chars().map(|letter| if is_plain(letter) { letter } else { '_' }).collect();
@@ -102,9 +102,17 @@ fn free_name(image: &str, taken: &mut HashSet<String>) -> String {
     let plain = plain.trim_start_matches(['.', '-', ' ']).trim_end();
     let plain = &plain[..plain.floor_char_boundary(MAX_NAME)];
     let plain = if plain.is_empty() { "image" } else { plain };
-    let numbered = (2..).map(|number| format!("{plain}-{number}"));
-    let mut names = std::iter::once(plain.to_owned()).chain(numbered);
-    names.find(|name| taken.insert(name.to_lowercase())).unwrap_or_default()
+    // The next number that may be free.
+    let mut next = taken.get(&plain.to_lowercase()).copied().unwrap_or(1);
+    let name = loop {
+        let name = if next == 1 { plain.to_owned() } else { format!("{plain}-{next}") };
+        next += 1;
+        if taken.insert(name.to_lowercase(), 2).is_none() {
+            break name;
+        }
+    };
+    taken.insert(plain.to_lowercase(), next);
+    name
 }
 
 #[cfg(test)]
@@ -113,7 +121,7 @@ mod tests {
 
     #[test]
     fn files_have_plain_names_of_their_own() {
-        let mut taken = HashSet::new();
+        let mut taken = HashMap::new();
         let mut check = |image: &str, expected: &str| assert_eq!(free_name(image, &mut taken), expected);
         check("photos/rose.jpg", "rose");
         check("other/rose.png", "rose-2");

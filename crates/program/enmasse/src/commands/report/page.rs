@@ -157,9 +157,7 @@ fn facts(run: &Reported) -> Vec<(&'static str, String)> {
         Err(reason) => facts.push(("not evaluated", reason.clone())),
     }
     if let Some(test) = &record.test {
-        let accuracy = test.accuracy.map(|accuracy| format!("accuracy {}, ", percent(accuracy))).unwrap_or_default();
-        let loss = test.loss.unwrap_or(f64::NAN);
-        facts.push(("test part", format!("{}: {accuracy}loss {loss:.4}", counted(test.samples as usize, "image"))));
+        facts.push(("test part", format!("{}: {}", counted(test.samples as usize, "image"), test.figures())));
     }
     facts.extend(speed(record).map(|speed| ("speed", speed)));
     facts
@@ -193,6 +191,10 @@ fn warnings(run: &Reported) -> Vec<String> {
     let mut lines: Vec<String> = skipped.into_iter().collect();
     if let Ok(evaluated) = &run.evaluated {
         lines.extend(evaluated.warnings.iter().cloned());
+        if evaluated.found.unreadable > 0 {
+            let images = counted(evaluated.found.unreadable as usize, "image");
+            lines.push(format!("{images} of the {} cannot be read, and do not count", evaluated.part));
+        }
         let per_class = &evaluated.found.per_class;
         lines.extend(balance::never_predicted(per_class, &evaluated.classes));
         lines.extend(balance::never_evaluated(per_class, &evaluated.classes));
@@ -283,7 +285,8 @@ fn charts(record: &RunRecord) -> Vec<Markup> {
 }
 
 fn chart(path: &Path, words: &str) -> Option<Markup> {
-    let is_small = path.metadata().ok().is_some_and(|file| file.is_file() && file.len() <= MAX_CHART);
+    // A folder of other people may link to files of this machine.
+    let is_small = path.symlink_metadata().ok().is_some_and(|file| file.is_file() && file.len() <= MAX_CHART);
     let bytes = is_small.then(|| std::fs::read(path).ok()).flatten()?;
     Some(html! { img.chart src=(data_address("image/svg+xml", &bytes)) alt=(words); })
 }

@@ -1,5 +1,6 @@
 //! What a run folder says of its run: settings, epochs, the test at the end. Neither weights nor data are opened for it.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use enmasse_charts::{EpochPoint, training_curves};
@@ -7,8 +8,10 @@ use enmasse_system::files::{FileError, read_text};
 use enmasse_train::{Best, CheckpointMeta, RunConfig, RunPaths, SETTINGS, Setting};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::failure::{Failure, failed};
+use crate::report::percent;
 
 /// A share of the time that is worth a word.
 const MATTERS: f64 = 0.1;
@@ -55,9 +58,27 @@ impl Epoch {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Test {
-    pub loss: Option<f64>,
+    loss: Option<f64>,
     pub accuracy: Option<f64>,
     pub samples: u64,
+    /// Those of labels and of numbers, and others.
+    #[serde(flatten)]
+    further: BTreeMap<String, Value>,
+}
+
+impl Test {
+    /// The figures that have a value, with their names.
+    pub fn figures(&self) -> String {
+        let own = [("accuracy", self.accuracy), ("loss", self.loss)];
+        let own = own.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let further = ["map", "macro_f1", "micro_f1", "r2", "mae", "rmse"];
+        let further = further.into_iter().filter_map(|name| Some((name, self.further.get(name)?.as_f64()?)));
+        let words = own.chain(further).map(|(name, value)| match name {
+            "accuracy" => format!("accuracy {}", percent(value)),
+            _ => format!("{name} {value:.4}"),
+        });
+        words.collect::<Vec<_>>().join(", ")
+    }
 }
 
 /// A run, as far as its folder tells.
@@ -88,7 +109,7 @@ impl RunRecord {
         let mut best_epoch = None;
         for (number, line) in lines.iter().flat_map(|text| text.lines()).enumerate() {
             let epoch: Epoch = parse(&paths.metrics(), number + 1, line)?;
-            let values: serde_json::Value = parse(&paths.metrics(), number + 1, line)?;
+            let values: Value = parse(&paths.metrics(), number + 1, line)?;
             if best_epoch.is_none() && best.value.is_some() && values[&best.metric].as_f64() == best.value {
                 best_epoch = Some(epoch.clone());
             }

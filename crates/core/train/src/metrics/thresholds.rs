@@ -32,19 +32,6 @@ pub(super) fn thresholds(scored: impl Iterator<Item = (f64, bool)>) -> Vec<Found
     all
 }
 
-/// The area below the steps of precision over recall: `sum of (R_n - R_(n-1)) P_n` over the thresholds. `None` if no sample has the label.
-pub(super) fn average_precision(found: &[Found]) -> Option<f64> {
-    let present = found.last().map_or(0, |all| all.correct);
-    let mut before = 0;
-    let area = found.iter().map(|at| {
-        let gained = at.correct - before;
-        before = at.correct;
-        gained as f64 * at.correct as f64 / at.predicted as f64
-    });
-    let area: f64 = area.sum();
-    (present > 0).then(|| area / present as f64)
-}
-
 /// The threshold of the highest F1 of `2 correct / (present + predicted)`; of equal ones the highest. `None` if no sample has the label.
 pub(super) fn best_threshold(found: &[Found]) -> Option<f64> {
     let present = found.last().map_or(0, |all| all.correct);
