@@ -5,7 +5,7 @@ pub mod images;
 mod knn;
 mod report;
 mod task;
-mod values;
+pub mod values;
 
 use std::path::{Path, PathBuf};
 

@@ -2,10 +2,11 @@
 
 use std::io::Write;
 
+use enmasse_data::Dataset;
 use enmasse_datasets::TaskKind;
 use enmasse_system::files::write_whole;
-use enmasse_train::metrics::{DEFAULT_THRESHOLD, LabelFigures, LabelScores, RegressionFigures};
-use enmasse_train::{Evaluation, RunPaths, Task, ThresholdsRecord};
+use enmasse_train::metrics::{DEFAULT_THRESHOLD, LabelFigures, LabelScores, OutputFigures, RegressionFigures};
+use enmasse_train::{Evaluation, RunPaths, Scores, Task, ThresholdsRecord};
 use enmasse_wording::{counted, grouped, one_line};
 use serde_json::{Value, json};
 
@@ -28,9 +29,43 @@ pub struct ValuesReport<'a> {
 }
 
 /// A row of the table: the label or number, and its figures by their names.
-struct Row {
-    name: String,
-    figures: Vec<(&'static str, Value)>,
+pub struct Row {
+    pub name: String,
+    pub figures: Vec<(&'static str, Value)>,
+}
+
+/// The rows of these labels or numbers, from the outputs for all images.
+pub fn rows_of(scores: &Scores, data: &dyn Dataset, names: &[String], task: &dyn Task, kind: TaskKind) -> Vec<Row> {
+    let (outputs, targets) = scores.with_targets(data);
+    let labels = names.len();
+    let decoded: Vec<f64> = outputs.chunks_exact(labels.max(1)).flat_map(|row| task.decode(row)).collect();
+    let names = names.iter().cloned();
+    match kind {
+        TaskKind::Regression => {
+            let figures = RegressionFigures::of(&decoded, &targets, labels).per_output;
+            let row = |(name, found): (String, OutputFigures)| Row {
+                name,
+                figures: vec![("r2", json!(found.r2)), ("mae", json!(found.mae)), ("rmse", json!(found.rmse))],
+            };
+            names.zip(figures).map(row).collect()
+        }
+        TaskKind::MultiLabel | TaskKind::Classification => {
+            let scores = LabelScores { scores: &decoded, targets: &targets, labels };
+            let figures = scores.figures(&vec![DEFAULT_THRESHOLD; labels]).per_label;
+            let row = |((name, found), best): ((String, LabelFigures), f64)| Row {
+                name,
+                figures: vec![
+                    ("images", json!(found.support)),
+                    ("average_precision", json!(found.average_precision)),
+                    ("precision", json!(found.precision)),
+                    ("recall", json!(found.recall)),
+                    ("f1", json!(found.f1)),
+                    ("best_threshold", json!(best)),
+                ],
+            };
+            names.zip(figures).zip(scores.best_thresholds()).map(row).collect()
+        }
+    }
 }
 
 impl ValuesReport<'_> {
@@ -49,36 +84,7 @@ impl ValuesReport<'_> {
 
     fn rows(&self) -> Vec<Row> {
         let Some(scores) = &self.found.scores else { return Vec::new() };
-        let (outputs, targets) = scores.with_targets(self.images.data.as_ref());
-        let labels = self.images.classes.len();
-        let decoded: Vec<f64> = outputs.chunks_exact(labels.max(1)).flat_map(|row| self.task.decode(row)).collect();
-        let names = self.images.classes.iter().cloned();
-        match self.kind {
-            TaskKind::Regression => {
-                let figures = RegressionFigures::of(&decoded, &targets, labels).per_output;
-                let row = |(name, found): (String, enmasse_train::metrics::OutputFigures)| Row {
-                    name,
-                    figures: vec![("r2", json!(found.r2)), ("mae", json!(found.mae)), ("rmse", json!(found.rmse))],
-                };
-                names.zip(figures).map(row).collect()
-            }
-            TaskKind::MultiLabel | TaskKind::Classification => {
-                let scores = LabelScores { scores: &decoded, targets: &targets, labels };
-                let figures = scores.figures(&vec![DEFAULT_THRESHOLD; labels]).per_label;
-                let row = |((name, found), best): ((String, LabelFigures), f64)| Row {
-                    name,
-                    figures: vec![
-                        ("images", json!(found.support)),
-                        ("average_precision", json!(found.average_precision)),
-                        ("precision", json!(found.precision)),
-                        ("recall", json!(found.recall)),
-                        ("f1", json!(found.f1)),
-                        ("best_threshold", json!(best)),
-                    ],
-                };
-                names.zip(figures).zip(scores.best_thresholds()).map(row).collect()
-            }
-        }
+        rows_of(scores, self.images.data.as_ref(), &self.images.classes, self.task, self.kind)
     }
 
     fn event(&self, rows: &[Row]) -> Value {
@@ -154,7 +160,7 @@ impl evaluation::Task {
 }
 
 /// A figure for people.
-fn shown(name: &str, value: &Value) -> String {
+pub fn shown(name: &str, value: &Value) -> String {
     match (name, value.as_f64()) {
         (_, None) => "–".to_owned(),
         ("images", _) => grouped(value.as_u64().unwrap_or(0)),

@@ -15,9 +15,10 @@ use enmasse_train::{
 use crate::command_line::settings::{self, Ranks};
 use crate::commands::eval::figures::Figures;
 use crate::commands::eval::images::{Form, Found, ImageSelection, Part};
+use crate::commands::eval::values::{Row, rows_of};
 use crate::commands::weights::{self, Source, Weights};
 use crate::data::stand_in::shapes;
-use crate::failure::{Failure, failed};
+use crate::failure::Failure;
 use crate::ranks::Rank;
 use crate::report::{Audience, Reporter};
 
@@ -29,7 +30,11 @@ pub struct Evaluated {
     /// The evaluated part, in words.
     pub part: &'static str,
     pub found: Evaluation,
-    pub figures: Figures,
+    /// Those of classes; none where labels or numbers are predicted.
+    pub figures: Option<Figures>,
+    /// The figures of labels or of numbers; none of classes.
+    pub values: Vec<Row>,
+    /// The names of classes, labels or numbers.
     pub classes: Vec<String>,
     /// The most certain mistakes.
     pub mistakes: Vec<Shown>,
@@ -57,10 +62,6 @@ pub fn evaluate(run: &Path, matches: &ArgMatches, images: usize) -> Result<Evalu
     let layers = settings::layers(matches)?;
     let weights = weights::open(Source::run(run), &layers, DataKind::Folder, true)?;
     weights.classifier.require_classes()?;
-    let kind = weights.classifier.kind();
-    if kind != TaskKind::Classification {
-        return Err(failed!("a report has figures of classes, and this run is a {kind}: enmasse eval has its figures"));
-    }
     let saved = weights.classifier.configuration.clone();
     let given =
         layers.config().train.data.clone().filter(|_| layers.source("data") == Some(&SettingSource::CommandLine));
@@ -71,11 +72,29 @@ pub fn evaluate(run: &Path, matches: &ArgMatches, images: usize) -> Result<Evalu
     let config = weights.compute_as_trained(settings::finish(layers, Ranks::One)?)?;
     let found = open(&weights, &saved, &config, &root)?;
     let Found { part, data, classes, left_out, warnings, .. } = found;
-    let found = evaluate_on(&weights, &config, &data)?;
+    let mut found = evaluate_on(&weights, &config, &data)?;
+    let faults = (!left_out.is_empty()).then(|| left_out.to_string());
+    let mut faults: Vec<String> = faults.into_iter().chain(warnings.iter().map(ToString::to_string)).collect();
+    let (task, kind) = (weights.classifier.task.as_ref(), weights.classifier.kind());
+    if kind != TaskKind::Classification {
+        let scores = found.scores.take();
+        found.metrics.extend(scores.iter().flat_map(|scores| scores.figures(task, data.as_ref())));
+        let values = scores.map(|scores| rows_of(&scores, data.as_ref(), &classes, task, kind)).unwrap_or_default();
+        return Ok(Evaluated {
+            part: part.describe(),
+            found,
+            figures: None,
+            values,
+            classes,
+            mistakes: Vec::new(),
+            uncertain: Vec::new(),
+            warnings: faults,
+        });
+    }
     let figures = Figures::of(&found, part);
     let forward = |x, classes| weights.model.forward(x, classes);
     let explainer = weights.classifier.explainer(&forward, Rank::alone().device(&config)?.as_ref());
-    let unexplained = explainer.as_ref().err().map(|reason| format!("there are no heatmaps: {reason}"));
+    faults.extend(explainer.as_ref().err().map(|reason| format!("there are no heatmaps: {reason}")));
     let mut gallery = Gallery { root: &root, data: data.as_ref(), classes: &classes, explainer: explainer.ok() };
     let mistakes = found.mistakes.iter().flatten().take(images);
     let mistakes: Vec<Shown> = mistakes
@@ -84,13 +103,13 @@ pub fn evaluate(run: &Path, matches: &ArgMatches, images: usize) -> Result<Evalu
     let uncertain = found.scores.iter().flat_map(|scores| least_certain(scores, images));
     let uncertain: Vec<Shown> =
         uncertain.map(|(index, label, probability)| gallery.show(index, label, Some(label), probability)).collect();
-    let faults = (!left_out.is_empty()).then(|| left_out.to_string());
     Ok(Evaluated {
         part: part.describe(),
         mistakes,
         uncertain,
-        figures,
-        warnings: faults.into_iter().chain(unexplained).chain(warnings.iter().map(ToString::to_string)).collect(),
+        figures: Some(figures),
+        values: Vec::new(),
+        warnings: faults,
         classes,
         found,
     })
@@ -123,7 +142,7 @@ fn evaluate_on(weights: &Weights, config: &RunConfig, data: &Arc<dyn Dataset>) -
     let pool = DecodePool::new(rank.loader_threads(&config.train)).map_err(Failure::error)?;
     let transform = weights.classifier.transform.clone();
     let loader = EvalLoader::new(&pool, data.clone(), transform, Sharding::one(0, 1, batch)).map_err(Failure::error)?;
-    let loader = loader.skip_unreadable(true);
+    let loader = loader.skip_unreadable(true).with_targets(weights.classifier.task.target().values());
     let kept = Kept { mistakes: true, scores: true };
     let mut nobody = Reporter::new(Audience::Nobody);
     let position = EpochPosition::default();

@@ -14,7 +14,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::evaluated::{Evaluated, Shown};
 use super::tables::{self, Table, markdown_text};
 use super::{Reported, RunRecord};
-use crate::commands::eval::figures::{OfScores, curves, reliability_chart};
+use crate::commands::eval::figures::{Figures, OfScores, curves, reliability_chart};
 use crate::report::{balance, percent};
 
 /// Larger charts of a run folder are left out.
@@ -110,7 +110,7 @@ fn section(run: &Reported, is_one_of_several: bool) -> Markup {
             (PreEscaped(curves))
         }
         @if let Some(evaluated) = evaluated {
-            h3 { "Classes" }
+            h3 { (if evaluated.values.is_empty() { "Classes" } else { "Labels and numbers" }) }
             (table(&tables::classes(evaluated)))
             @if let Some(matrix) = matrix(evaluated) {
                 h3 { "Confusion" }
@@ -147,12 +147,17 @@ fn facts(run: &Reported) -> Vec<(&'static str, String)> {
     facts.push(("best", format!("{}{}", record.best, best.unwrap_or_default())));
     match &run.evaluated {
         Ok(Evaluated { part, found, figures, .. }) => {
-            let accuracy = found.accuracy.map(percent).unwrap_or_default();
-            let beside = balance::beside(&found.per_class, false);
             let images = counted(found.samples as usize, "image");
-            let interval = figures.interval_text();
-            facts.push((part, format!("{images}: accuracy {accuracy}{interval}{beside}, loss {:.4}", found.loss)));
-            facts.extend(figures.calibration_line().map(|line| ("probabilities", line)));
+            let figure = |(name, value): (&String, &f64)| format!("{name} {value:.4}, ");
+            let further: String = found.metrics.iter().map(figure).collect();
+            let accuracy = figures.as_ref().zip(found.accuracy).map(|(figures, accuracy)| {
+                let beside = balance::beside(&found.per_class, false);
+                format!("accuracy {}{}{beside}, ", percent(accuracy), figures.interval_text())
+            });
+            let accuracy = accuracy.unwrap_or_default();
+            facts.push((part, format!("{images}: {accuracy}{further}loss {:.4}", found.loss)));
+            let calibration = figures.as_ref().and_then(Figures::calibration_line);
+            facts.extend(calibration.map(|line| ("probabilities", line)));
         }
         Err(reason) => facts.push(("not evaluated", reason.clone())),
     }
@@ -210,8 +215,8 @@ fn matrix(evaluated: &Evaluated) -> Option<String> {
 /// The curves of the classes, and how far probabilities can be believed.
 fn of_scores(evaluated: &Evaluated) -> Vec<String> {
     let Evaluated { part, found, figures, classes, .. } = evaluated;
-    let Some((scores, OfScores { calibration, ranked, .. })) = found.scores.as_ref().zip(figures.of_scores.as_ref())
-    else {
+    let of_scores = figures.as_ref().and_then(|figures| figures.of_scores.as_ref());
+    let Some((scores, OfScores { calibration, ranked, .. })) = found.scores.as_ref().zip(of_scores) else {
         return Vec::new();
     };
     vec![curves(part, classes, scores, ranked), reliability_chart(part, calibration)]

@@ -3,7 +3,8 @@
 use enmasse_train::{ClassCounts, MacroAverages};
 use enmasse_wording::{clock, grouped, one_line};
 
-use super::Reported;
+use super::{Evaluated, Reported};
+use crate::commands::eval::values::{Row, shown};
 use crate::output::csv::field;
 use crate::report::percent;
 
@@ -104,8 +105,11 @@ pub fn comparison(runs: &[Reported]) -> Table {
     Table { rows: rows.collect(), columns }
 }
 
-/// The figures of each class, and their means.
-pub fn classes(run: &super::Evaluated) -> Table {
+/// The figures of each class and their means, or those of each label or number.
+pub fn classes(run: &Evaluated) -> Table {
+    if !run.values.is_empty() {
+        return values(&run.values);
+    }
     let columns = vec![
         ("class", "class"),
         ("images", "images"),
@@ -127,6 +131,16 @@ pub fn classes(run: &super::Evaluated) -> Table {
     let all = [Cell::text("macro average"), count(run.found.samples), Cell::text("")];
     rows.push(all.into_iter().chain([precision, recall, f1].map(share)).collect());
     Table { columns, rows }
+}
+
+fn values(rows: &[Row]) -> Table {
+    let names = rows.first().into_iter().flat_map(|row| &row.figures).map(|(name, _)| (*name, *name));
+    let cells = |row: &Row| {
+        let figures =
+            row.figures.iter().map(|(name, value)| Cell { shown: shown(name, value), exact: value.to_string() });
+        std::iter::once(Cell::text(&row.name)).chain(figures).collect()
+    };
+    Table { columns: std::iter::once(("name", "name")).chain(names).collect(), rows: rows.iter().map(cells).collect() }
 }
 
 #[cfg(test)]

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use enmasse_comm::ShardMap;
 use enmasse_data::DataError;
-use enmasse_datasets::DataKind;
+use enmasse_datasets::{DataKind, TaskKind};
 use enmasse_graph::Target;
 use enmasse_image::Crop;
 use enmasse_models::Model;
 use enmasse_train::{
-    Objective, Preparation, ProgramConfig, RunConfig, RunPaths, TrainConfig, TrainingData, compile_plans,
+    FineTune, Objective, Preparation, ProgramConfig, RunConfig, RunPaths, TrainConfig, TrainingData, compile_plans,
 };
 use enmasse_wording::{counted, grouped, one_line};
 
@@ -59,6 +59,10 @@ impl Run {
         data.has_parts &= resumed.is_none();
         check_classes(&config.train, &root, &data.classes)?;
         config.train.size = Some(config.train.image_size(data.kind.native_size()));
+        if data.task != TaskKind::Classification {
+            // Recipes have it for the head of classes; the trainer leaves it out too.
+            config.train.fine_tune.take_if(|layers| *layers == FineTune::All);
+        }
         config.train.epochs = config.train.epochs_of_run();
         let preparation = Preparation::new(&config.train, data.kind);
         let shards = config.train.shard_count(spec.world_size);
