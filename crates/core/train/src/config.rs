@@ -577,6 +577,9 @@ settings! {
         /// Epochs between weights for PyTorch
         /// Writes weights/model-E.pth after every N epochs, with the preparation of images as JSON beside it. These files all stay. 0: never.
         export_every: u64 = 0, "EPOCHS", ANY, Run;
+        /// MLflow's file store to log into
+        /// The folder that MLflow calls mlruns: parameters are the settings, metrics the values of each epoch. mlflow ui --backend-store-uri DIR shows it. A resumed run goes on in the same place.
+        mlflow: Option<PathBuf> = None => "none", "DIR", ANY, Run;
         /// Steps between lines about steps
         /// They have loss, learning rate and images per second. 0: none.
         log_every: u64 = 0, "STEPS", ANY, Run, program;

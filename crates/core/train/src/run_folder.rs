@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `config.toml` | the effective configuration |
 //! | `metrics.jsonl` | one line per epoch |
+//! | `metrics.csv` | the same as a table |
+//! | `mlflow_id.txt` | with `--mlflow`: the run's name in that store |
 //! | `events.out.tfevents.*` | the same for TensorBoard |
 //! | `steps/events.out.tfevents.*` | values of single steps for TensorBoard, if a callback logs any |
 //! | `class_indices.json` | class names by label, as the tutorials write them |
@@ -139,6 +141,10 @@ paths! {
     pub config = "config.toml";
     /// One line per epoch.
     pub metrics = "metrics.jsonl";
+    /// The same as a table.
+    pub(crate) metrics_table = "metrics.csv";
+    /// Which run of MLflow's it is.
+    pub(crate) mlflow_id = "mlflow_id.txt";
     /// The evaluation of the test part at the end of the run.
     pub test_record = "test.json";
     /// The temperature for probabilities.

@@ -12,6 +12,8 @@ use enmasse_weights::Tensors;
 
 use crate::charts::{BestConfusion, Curves, Sheet, draw_classes};
 use crate::checkpoint::{CallbackStates, CheckpointFile, Draft};
+use crate::csv_log::CsvLog;
+use crate::mlflow::MlFlow;
 use crate::plans::training_metrics;
 use crate::resumption::{changes, contradiction};
 use crate::run_folder::create_folder_of;
@@ -172,8 +174,14 @@ impl RunWriter {
         let (staging, paths) = (self.folder.staging(), self.folder.paths());
         let log = RunLog::open(staging, &paths.metrics(), position.epoch)?;
         self.lost_records = log.lost;
-        let loggers: Vec<Box<dyn Logger>> =
-            vec![Box::new(log), Box::new(TensorBoard::create(paths.root(), position.epoch)?)];
+        let mut loggers: Vec<Box<dyn Logger>> = vec![
+            Box::new(log),
+            Box::new(CsvLog::new(staging, paths)),
+            Box::new(TensorBoard::create(paths.root(), position.epoch)?),
+        ];
+        if let Some(store) = &train.mlflow {
+            loggers.push(Box::new(MlFlow::open(store, paths, position.epoch, position.optimizer_step)?));
+        }
         let mut callbacks: Vec<Box<dyn Callback>> =
             vec![Box::new(Curves::open(staging.clone(), paths.training_curves(), &paths.metrics(), &self.monitor)?)];
         let is_of_classes = self.task.target() == TargetKind::Class;

@@ -17,6 +17,7 @@ mod hosts;
 mod launch;
 mod library;
 mod little_memory;
+mod loggers;
 mod memory;
 mod mixing;
 mod mpi;
