@@ -71,32 +71,6 @@ impl Features {
         let rows = self.values.chunks_exact(self.width.max(1)).zip(&self.labels);
         rows.filter_map(|(row, label)| Some((row, usize::try_from(*label).ok()?)))
     }
-
-    /// The share of the images whose class is that of their `neighbors` nearest ones in `known`, by the cosine of
-    /// their features. Each neighbour votes with the weight exp(cosine / 0.07), as in the evaluation of DINO.
-    pub fn accuracy_by_neighbors(&self, known: &Features, neighbors: usize) -> f64 {
-        const TEMPERATURE: f64 = 0.07;
-        let norm = |row: &[f32]| f64::from(dot(row, row)).sqrt().max(f64::MIN_POSITIVE);
-        let known: Vec<_> = known.rows().map(|(row, label)| (row, norm(row), label)).collect();
-        let classes = known.iter().map(|(.., label)| label + 1).max().unwrap_or(0);
-        let (mut hits, mut images) = (0, 0);
-        for (row, label) in self.rows() {
-            let own = norm(row);
-            let mut near: Vec<(f64, usize)> = (known.iter())
-                .map(|(other, norm, label)| (f64::from(dot(row, other)) / (own * norm), *label))
-                .collect();
-            let count = neighbors.min(near.len());
-            if count < near.len() {
-                near.select_nth_unstable_by(count, |(a, _), (b, _)| b.total_cmp(a));
-            }
-            let mut votes = vec![0.0; classes];
-            near[..count].iter().for_each(|(cosine, label)| votes[*label] += (cosine / TEMPERATURE).exp());
-            let voted = (0..classes).max_by(|&a, &b| votes[a].total_cmp(&votes[b]).then(b.cmp(&a)));
-            hits += usize::from(voted == Some(label));
-            images += 1;
-        }
-        hits as f64 / f64::from(images.max(1))
-    }
 }
 
 /// The sum of products, in an order that does not depend on the machine.
@@ -114,25 +88,6 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn features(rows: &[[f32; 2]], labels: &[i64]) -> Features {
-        Features { width: 2, values: rows.concat(), labels: labels.to_vec() }
-    }
-
-    #[test]
-    fn neighbours_vote_by_their_cosine() {
-        let known = features(&[[1.0, 0.0], [9.0, 1.0], [0.0, 2.0], [0.0, 0.0], [-1.0, 0.0]], &[0, 0, 1, -1, 2]);
-        let check = |rows: &[[f32; 2]], labels: &[i64], neighbors: usize, expected: f64| {
-            assert_eq!(features(rows, labels).accuracy_by_neighbors(&known, neighbors), expected, "{rows:?}");
-        };
-        check(&[[5.0, 0.0], [0.1, 3.0], [-2.0, 0.1]], &[0, 1, 2], 1, 1.0);
-        check(&[[5.0, 0.0], [0.1, 3.0]], &[1, 1], 1, 0.5);
-        // More neighbours than there are: the nearest have the largest votes.
-        check(&[[0.1, 3.0]], &[1], 9, 1.0);
-        // An image that cannot be read counts nowhere.
-        check(&[[0.0, 1.0], [1.0, 0.0]], &[1, -1], 1, 1.0);
-        check(&[], &[], 1, 0.0);
-    }
 
     #[test]
     fn sums_of_products() {

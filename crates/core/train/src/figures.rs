@@ -6,11 +6,13 @@
 
 mod calibration;
 mod interval;
+mod label_issues;
 mod ranking;
 mod temperature;
 
 pub use calibration::{Bin, Calibration};
 pub use interval::accuracy_interval;
+pub use label_issues::{LabelIssue, label_issues};
 pub use ranking::Ranking;
 
 use crate::Scores;

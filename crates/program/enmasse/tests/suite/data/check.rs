@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::textured;
-use crate::common::{enmasse, failed};
+use crate::common::{enmasse, failed, images, write_png};
 
 /// Two classes of different images, three of each in training and one in validation.
 fn sound(root: &Path) {
@@ -177,4 +177,37 @@ fn json_names_every_case() {
     let expected: Vec<Value> =
         names.iter().map(|name| json!({ "file": name, "matter": "the file is empty" })).collect();
     assert_eq!(items, expected);
+}
+
+/// A twentieth of the images has another class's label. A model of the data, flips included, lists them among the first tenth.
+#[test]
+fn a_model_finds_labels_that_are_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = images(folder.path(), 40);
+    let flipped = ["003.jpg", "011.jpg", "018.png", "024.png", "030.png", "037.jpg"];
+    for (number, name) in flipped.into_iter().enumerate() {
+        let (from, to) = [("dark", "light"), ("light", "red"), ("red", "dark")][number % 3];
+        fs::rename(data.join(from).join(name), data.join(to).join(format!("moved-{name}"))).unwrap();
+    }
+    // An image like no other.
+    let noise: Vec<u8> =
+        (0..14 * 14 * 3u32).map(|at| if at / 3 % 2 == 0 { 255 } else { (at * 97 % 251) as u8 }).collect();
+    write_png(&data.join("dark/odd.png"), 14, 14, &noise);
+    let (data, run) = (data.display().to_string(), folder.path().join("run").display().to_string());
+    let model = ["--model", "mlp", "--size", "12", "--batch", "8", "--epochs", "3", "--devices", "cpu:1"];
+    enmasse(&[&["train", &data, "--out", &run], &model[..]].concat()).well();
+    let sheets = folder.path().join("sheets");
+    let checked =
+        enmasse(&["data", "check", &data, "--model", &run, "--sheets", &sheets.display().to_string(), "--json"]);
+    let found = checked.json().remove(0);
+    let list = |kind: &str| {
+        let finding = found["notes"].as_array().unwrap().iter().find(|finding| finding["kind"] == kind);
+        finding.map_or(Vec::new(), |finding| finding["items"].as_array().unwrap().clone())
+    };
+    let first: Vec<String> = list("mislabelled").iter().take(12).map(|item| item["file"].to_string()).collect();
+    let recalled = flipped.iter().filter(|name| first.iter().any(|file| file.contains(*name))).count();
+    assert!(recalled >= 5, "{recalled} of 6 in {first:?}");
+    assert!(list("mislabelled")[0]["matter"].as_str().unwrap().contains(", rather "), "{found}");
+    assert!(fs::read_to_string(sheets.join("mislabelled.svg")).unwrap().contains(", rather "));
+    failed(&enmasse(&["data", "check", &data, "--sheets", "x"]), 2, &[]);
 }

@@ -4,6 +4,7 @@ mod alike;
 mod beside;
 mod finding;
 mod look;
+mod model;
 mod sizes;
 
 use clap::{ArgMatches, Command};
@@ -42,6 +43,7 @@ pub fn command() -> Command {
         .about("Read every image, and tell what is wrong; the exit code is 1 where something is")
         .after_help(ABOUT)
         .args(data())
+        .args(model::flags())
         .args(settings_with(&[SETTINGS, SOURCE].join(" "), WHOLE_MACHINE))
 }
 
@@ -50,7 +52,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let opened = Opened::new(matches)?;
     let (data, parts) = (&opened.data, look(&opened)?);
     let sizes = Sizes::of(parts.iter().flat_map(|part| &part.looks).filter_map(|look| look.size));
-    let (problems, notes) = findings(&opened, &parts);
+    let (problems, mut notes) = findings(&opened, &parts);
+    notes.extend(model::findings(matches, data, &parts)?.into_iter().filter(|finding| finding.count > 0));
 
     let mut output = Output::new(opened.config.program.json);
     match output.is_json() {
