@@ -103,9 +103,13 @@ impl Objective {
     /// What decides which epoch is the best. A name that no epoch's record has is an error.
     pub(crate) fn monitor(&self, task: &dyn Task, config: &TrainConfig) -> Result<Monitor, ConfigError> {
         let said: Vec<Monitor> = self.monitor.clone().into_iter().chain([task.monitor()]).collect();
-        let name = config.monitor.as_ref().unwrap_or(&said[0].name);
-        let refuse = |reason: String| Err(ConfigError::Value { what: format!("monitor {name}"), reason });
         let values = self.comparable(task, config);
+        let name = config.monitor.as_ref().unwrap_or(&said[0].name);
+        // A figure's own name is that of validation.
+        let of_validation = format!("val_{name}");
+        let is_known = |name: &str| values.iter().any(|(value, _)| value == name);
+        let name = if !is_known(name) && is_known(&of_validation) { &of_validation } else { name };
+        let refuse = |reason: String| Err(ConfigError::Value { what: format!("monitor {name}"), reason });
         let Some((_, known)) = values.iter().find(|(value, _)| value == name) else {
             let names = values.iter().filter(|(_, direction)| direction.is_some()).map(|(name, _)| name.as_str());
             return refuse(format!("an epoch has no such value: use {}", names.collect::<Vec<_>>().join(", ")));
@@ -315,8 +319,8 @@ mod tests {
         check(None, values(), Ok(Monitor::lower("val_loss")));
         check(Some("train_mae"), values(), Ok(Monitor::lower("train_mae")));
         let names = "train_loss, val_loss, train_accuracy, val_accuracy, balanced_accuracy, train_top5, val_top5";
-        let unknown = format!("monitor accuracy: an epoch has no such value: use {names}");
-        check(Some("accuracy"), classes(), Err(&unknown));
+        let unknown = format!("monitor recall: an epoch has no such value: use {names}");
+        check(Some("recall"), classes(), Err(&unknown));
         let norm = format!("monitor train_gradient_norm: an epoch has no such value: use {names}");
         check(Some("train_gradient_norm"), classes(), Err(&norm));
         let unknown = "monitor val_accuracy: an epoch has no such value: use train_loss, val_loss, train_mae, val_mae";
@@ -328,5 +332,7 @@ mod tests {
         check(None, said(), Ok(Monitor::lower("val_own")));
         check(Some("val_own"), said(), Ok(Monitor::lower("val_own")));
         check(Some("val_loss"), said(), Ok(Monitor::lower("val_loss")));
+        check(Some("loss"), said(), Ok(Monitor::lower("val_loss")));
+        check(Some("accuracy"), said(), Ok(Monitor::higher("val_accuracy")));
     }
 }

@@ -435,7 +435,7 @@ fn another_value_decides_which_epoch_is_the_best() {
     // The same again, with nothing left to do.
     let again = train(&data, &run, &["--resume", "--json"]).well().json();
     assert_eq!(again[0]["best_val_loss"], done["best_val_loss"]);
-    for flag in ["--monitor", "--eval-metric", "--metric-for-best-model"] {
+    for flag in ["--monitor", "--best-by", "--eval-metric", "--metric-for-best-model"] {
         let other = folder.path().join("other");
         let refused = train(&data, &other, &["--devices", "cpu:2", flag, "f1"]);
         let names = "train_loss, val_loss, train_accuracy, val_accuracy, balanced_accuracy";
