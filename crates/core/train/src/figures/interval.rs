@@ -5,7 +5,7 @@ const TAIL: f64 = 0.025;
 /// Chances smaller than this, relative to the greatest, do not count.
 const NEGLIGIBLE: f64 = 1e-20;
 
-/// The 95 % interval of an accuracy by the percentile bootstrap: images are drawn again, as many as there are, and 95 % of such draws
+/// The 95 % interval of an accuracy by the percentile bootstrap: it draws the same number of images again, and 95 % of such draws
 /// have an accuracy in it. `None` without images.
 ///
 /// How many images of a draw are right has a binomial distribution, so this takes its quantiles, which 1000 draws would only

@@ -9,6 +9,7 @@ use enmasse_system::files::write_whole;
 use enmasse_train::{
     Calibration, CalibrationRecord, Evaluation, Probabilities, Ranked, RunPaths, Scores, accuracy_interval,
 };
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::images::Part;
@@ -134,13 +135,16 @@ impl Task {
         let (ece, samples) = (calibration.ece, found.samples);
         let record = CalibrationRecord { temperature, ece, ece_at_temperature, samples, optimizer_step };
         let path = RunPaths::new(&self.weights.path).calibration();
-        let text = format!("{:#}\n", json!(record));
-        if let Err(error) = write_whole(&path, |file| file.write_all(text.as_bytes())) {
-            warn(format_args!("the temperature is not kept: {error}"));
-            return None;
-        }
+        keep(&path, "the temperature is", &record)?;
         Some(format!("{} keeps the temperature, and predict uses it", path.display()))
     }
+}
+
+/// Writes a record of a run as JSON. A folder that cannot be written is a warning of `what` is not kept, and there is nothing then.
+pub fn keep(path: &Path, what: &str, record: &impl Serialize) -> Option<()> {
+    let text = format!("{:#}\n", json!(record));
+    let written = write_whole(path, |file| file.write_all(text.as_bytes()));
+    written.map_err(|error| warn(format_args!("{what} not kept: {error}"))).ok()
 }
 
 /// The chart of how often the model is right over how sure it is.

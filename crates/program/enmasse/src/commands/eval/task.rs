@@ -17,7 +17,7 @@ use super::EVALUATION;
 use super::figures::Figures;
 use super::images::{Found, Part};
 use super::report::Report;
-use super::values::ValuesReport;
+use super::values::{ValuesReport, rows_of};
 use crate::command_line::arguments::{self, DECIDED, crops_flag};
 use crate::command_line::settings;
 use crate::commands::weights::{PREPARATION, Weights};
@@ -132,8 +132,10 @@ impl Task {
             let figures = found.scores.as_ref().map(|scores| scores.figures(task, data.as_ref()));
             found.metrics.extend(figures.into_iter().flatten());
             let averaged = weights.classifier.averaged;
-            let kept = self.keep_thresholds(&found);
-            let report = ValuesReport { found: &found, images, task, kind, averaged, kept };
+            let rows = found.scores.as_ref().map(|scores| rows_of(scores, data.as_ref(), &images.classes, task, kind));
+            let rows = rows.unwrap_or_default();
+            let kept = self.keep_thresholds(&rows, found.samples);
+            let report = ValuesReport { found: &found, images, kind, averaged, kept, rows };
             return reporter.finish(|output| report.print(output, shown.csv));
         }
         if let Some(path) = &shown.confusion {

@@ -1,31 +1,34 @@
 //! What `eval` prints where an image has labels or numbers instead of one class: their figures, as text, JSON and CSV.
 
-use std::io::Write;
+use std::collections::BTreeMap;
 
 use enmasse_data::Dataset;
 use enmasse_datasets::TaskKind;
-use enmasse_system::files::write_whole;
 use enmasse_train::metrics::{DEFAULT_THRESHOLD, LabelFigures, LabelScores, OutputFigures, RegressionFigures};
 use enmasse_train::{Evaluation, RunPaths, Scores, Task, ThresholdsRecord};
 use enmasse_wording::{counted, grouped, one_line};
 use serde_json::{Value, json};
 
+use super::figures::keep;
 use super::images::Found;
 use super::task as evaluation;
+use crate::output::Output;
 use crate::output::csv::field;
-use crate::output::{Output, warn};
 use crate::report::percent;
+
+/// The figure that a run keeps for its predictions.
+const BEST_THRESHOLD: &str = "best_threshold";
 
 /// The results of an evaluation that kept the outputs for all images.
 pub struct ValuesReport<'a> {
     pub found: &'a Evaluation,
     pub images: &'a Found,
-    pub task: &'a dyn Task,
     pub kind: TaskKind,
     /// Whether the weights are averages.
     pub averaged: bool,
     /// What is said of the thresholds that the run keeps.
     pub kept: Option<String>,
+    pub rows: Vec<Row>,
 }
 
 /// A row of the table: the label or number, and its figures by their names.
@@ -60,7 +63,7 @@ pub fn rows_of(scores: &Scores, data: &dyn Dataset, names: &[String], task: &dyn
                     ("precision", json!(found.precision)),
                     ("recall", json!(found.recall)),
                     ("f1", json!(found.f1)),
-                    ("best_threshold", json!(best)),
+                    (BEST_THRESHOLD, json!(best)),
                 ],
             };
             names.zip(figures).zip(scores.best_thresholds()).map(row).collect()
@@ -71,20 +74,15 @@ pub fn rows_of(scores: &Scores, data: &dyn Dataset, names: &[String], task: &dyn
 impl ValuesReport<'_> {
     /// Prints all of it: for scripts as JSON or, if `csv` is asked for, as a table.
     pub fn print(&self, output: &mut Output, csv: bool) {
-        let rows = self.rows();
+        let rows = &self.rows;
         if output.is_json() {
-            output.json(self.event(&rows));
+            output.json(self.event(rows));
         } else if csv {
-            csv_lines(&rows).into_iter().for_each(|line| output.text(line));
+            csv_lines(rows).into_iter().for_each(|line| output.text(line));
         } else {
             output.text(self.summary());
-            self.lines(&rows).into_iter().chain(self.kept.clone()).for_each(|line| output.text(line));
+            self.lines(rows).into_iter().chain(self.kept.clone()).for_each(|line| output.text(line));
         }
-    }
-
-    fn rows(&self) -> Vec<Row> {
-        let Some(scores) = &self.found.scores else { return Vec::new() };
-        rows_of(scores, self.images.data.as_ref(), &self.images.classes, self.task, self.kind)
     }
 
     fn event(&self, rows: &[Row]) -> Value {
@@ -134,27 +132,20 @@ impl ValuesReport<'_> {
 impl evaluation::Task {
     /// Keeps the best thresholds of labels in the folder of the run whose validation part this is. A folder that cannot be written is a
     /// warning.
-    pub fn keep_thresholds(&self, found: &Evaluation) -> Option<String> {
+    pub fn keep_thresholds(&self, rows: &[Row], samples: u64) -> Option<String> {
         let classifier = &self.weights.classifier;
         if !self.validates_run || classifier.kind() != TaskKind::MultiLabel {
             return None;
         }
-        let (outputs, targets) = found.scores.as_ref()?.with_targets(self.images.data.as_ref());
-        let labels = self.images.classes.len();
-        let scores: Vec<f64> =
-            outputs.chunks_exact(labels.max(1)).flat_map(|row| classifier.task.decode(row)).collect();
-        let best = LabelScores { scores: &scores, targets: &targets, labels }.best_thresholds();
-        let record = ThresholdsRecord {
-            thresholds: self.images.classes.iter().cloned().zip(best).collect(),
-            samples: found.samples,
-            optimizer_step: classifier.optimizer_step?,
+        let best = |row: &Row| {
+            let (_, threshold) = row.figures.iter().find(|(name, _)| *name == BEST_THRESHOLD)?;
+            Some((row.name.clone(), threshold.as_f64()?))
         };
+        let thresholds: BTreeMap<String, f64> = rows.iter().filter_map(best).collect();
+        let optimizer_step = classifier.optimizer_step.filter(|_| !thresholds.is_empty())?;
+        let record = ThresholdsRecord { thresholds, samples, optimizer_step };
         let path = RunPaths::new(&self.weights.path).thresholds();
-        let text = format!("{:#}\n", json!(record));
-        if let Err(error) = write_whole(&path, |file| file.write_all(text.as_bytes())) {
-            warn(format_args!("the thresholds are not kept: {error}"));
-            return None;
-        }
+        keep(&path, "the thresholds are", &record)?;
         Some(format!("{} keeps the best thresholds, and predict uses them", path.display()))
     }
 }
@@ -164,7 +155,7 @@ pub fn shown(name: &str, value: &Value) -> String {
     match (name, value.as_f64()) {
         (_, None) => "–".to_owned(),
         ("images", _) => grouped(value.as_u64().unwrap_or(0)),
-        ("mae" | "rmse" | "r2" | "best_threshold", Some(value)) => format!("{value:.4}"),
+        ("mae" | "rmse" | "r2" | BEST_THRESHOLD, Some(value)) => format!("{value:.4}"),
         (_, Some(value)) => percent(value),
     }
 }
