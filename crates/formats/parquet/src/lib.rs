@@ -4,7 +4,7 @@
 //! column in a group lie in pages. [`Pages`] finds these by their heads, and a [`Page`] has the values of its rows. A
 //! source of bytes is anything that can [`ReadAt`] an offset, from any number of threads. No number of a file counts
 //! before it has been compared with the file's length, and no page becomes more than a thousand times as large.
-//! [`TableWriter`] writes a table of texts and lists of numbers.
+//! [`TableWriter`] writes a table of texts, numbers and lists of numbers.
 //!
 //! ```
 //! use enmasse_parquet::{ParquetError, ParquetFile};
@@ -54,4 +54,4 @@ pub use metadata::{Chunk, Codec, Column, List, PhysicalType, RowGroup};
 pub use page::Page;
 pub use pages::{PageLocation, Pages};
 pub use read_at::ReadAt;
-pub use write::TableWriter;
+pub use write::{Cell, TableColumn, TableWriter};

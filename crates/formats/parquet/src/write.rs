@@ -1,5 +1,5 @@
-//! Writes a table of texts, with a list of numbers in each row, as a Parquet file: pages of plain values without compression,
-//! which every reader takes.
+//! Writes a table of texts, numbers and lists of numbers as a Parquet file: pages of plain values without compression, which every
+//! reader takes.
 //!
 //! Source: the format's `parquet.thrift`, and its descriptions of encodings and of nested values.
 
@@ -8,12 +8,13 @@ use std::io::{self, Write};
 use crate::file::MAGIC;
 use crate::thrift::Writer;
 
-/// A group of rows, which memory holds until it is written, has no more rows and numbers than these.
+/// A group of rows, which memory holds until it is written, has no more rows and bytes of a column than these.
 const MAX_ROWS: usize = 1 << 16;
-const MAX_NUMBERS: usize = 1 << 22;
+const MAX_BYTES: usize = 1 << 24;
 
 /// The format's numbers for what is written here.
 const FLOAT: i32 = 4;
+const DOUBLE: i32 = 5;
 const BYTES: i32 = 6;
 const PLAIN: i32 = 0;
 const RUNS: i32 = 3;
@@ -22,73 +23,124 @@ const REPEATED: i32 = 2;
 const UTF8: i32 = 0;
 const LIST: i32 = 3;
 
-/// Writes rows of some texts and a list of f32, which is as long in every row.
+/// A column of a table, by its name. Every row has a value in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TableColumn {
+    /// Texts.
+    Text(String),
+    /// Numbers, as f64.
+    Number(String),
+    /// Lists of f32, of one length.
+    Numbers(String, usize),
+}
+
+impl TableColumn {
+    /// What the file says of it.
+    fn schema(&self) -> Vec<Writer> {
+        let leaf = |physical, name: &str| Writer::default().int(1, physical).int(3, REQUIRED).text(4, name);
+        let of = |kind| Writer::default().inner(kind, Writer::default());
+        match self {
+            TableColumn::Text(name) => vec![leaf(BYTES, name).int(6, UTF8).inner(10, of(1))],
+            TableColumn::Number(name) => vec![leaf(DOUBLE, name)],
+            TableColumn::Numbers(name, _) => {
+                let list = Writer::default().int(3, REQUIRED).text(4, name).int(5, 1).int(6, LIST).inner(10, of(3));
+                let inside = Writer::default().int(3, REPEATED).text(4, "list").int(5, 1);
+                vec![list, inside, leaf(FLOAT, "element")]
+            }
+        }
+    }
+}
+
+/// A value of a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Cell<'a> {
+    /// Of [`TableColumn::Text`].
+    Text(&'a str),
+    /// Of [`TableColumn::Number`].
+    Number(f64),
+    /// Of [`TableColumn::Numbers`].
+    Numbers(&'a [f32]),
+}
+
+/// Writes the rows of a table.
 ///
 /// ```
-/// use enmasse_parquet::TableWriter;
+/// use enmasse_parquet::{Cell, TableColumn, TableWriter};
 ///
-/// let mut table = TableWriter::new(Vec::new(), ["path"], "features", 2)?;
-/// table.row(["a.jpg"], &[0.5, 1.0])?;
+/// let columns = vec![TableColumn::Text("path".to_owned()), TableColumn::Numbers("features".to_owned(), 2)];
+/// let mut table = TableWriter::new(Vec::new(), columns)?;
+/// table.row(&[Cell::Text("a.jpg"), Cell::Numbers(&[0.5, 1.0])])?;
 /// let bytes = table.finish()?;
 /// assert_eq!(enmasse_parquet::ParquetFile::open(bytes.as_slice()).unwrap().columns[0].name, "path");
 /// # Ok::<(), std::io::Error>(())
 /// ```
-pub struct TableWriter<W, const N: usize> {
+pub struct TableWriter<W> {
     out: W,
     /// Bytes that are written.
     at: usize,
-    names: [&'static str; N],
-    lists: &'static str,
-    /// Numbers of a list.
-    width: usize,
-    /// The texts and the numbers of the present group, as they stand in pages.
-    texts: [Vec<u8>; N],
-    numbers: Vec<u8>,
+    columns: Vec<TableColumn>,
+    /// The values of the present group by column, as they stand in pages.
+    values: Vec<Vec<u8>>,
     rows: usize,
     /// What the file says of the groups before, and their rows.
     groups: Vec<Writer>,
     written: usize,
 }
 
-impl<W: Write, const N: usize> TableWriter<W, N> {
-    /// Begins a file with columns of texts, and one of lists of `width` numbers.
-    pub fn new(mut out: W, names: [&'static str; N], lists: &'static str, width: usize) -> io::Result<Self> {
+impl<W: Write> TableWriter<W> {
+    /// Begins a file with these columns.
+    ///
+    /// # Errors
+    /// `out` cannot be written to.
+    pub fn new(mut out: W, columns: Vec<TableColumn>) -> io::Result<Self> {
         out.write_all(MAGIC)?;
-        let (texts, numbers, groups) = ([const { Vec::new() }; N], Vec::new(), Vec::new());
-        Ok(TableWriter { out, at: MAGIC.len(), names, lists, width, texts, numbers, rows: 0, groups, written: 0 })
+        let values = vec![Vec::new(); columns.len()];
+        Ok(TableWriter { out, at: MAGIC.len(), columns, values, rows: 0, groups: Vec::new(), written: 0 })
     }
 
-    /// Appends a row.
-    pub fn row(&mut self, texts: [&str; N], numbers: &[f32]) -> io::Result<()> {
-        if numbers.len() != self.width {
-            return Err(io::Error::other(format!("a list has {} numbers, not {}", numbers.len(), self.width)));
+    /// Appends a row, with a value for each column.
+    ///
+    /// # Errors
+    /// The values are not those of the columns, or cannot be written.
+    pub fn row(&mut self, cells: &[Cell]) -> io::Result<()> {
+        if cells.len() != self.columns.len() {
+            let (cells, columns) = (cells.len(), self.columns.len());
+            return Err(io::Error::other(format!("a row has {cells} values, not {columns}")));
         }
-        for (column, text) in self.texts.iter_mut().zip(texts) {
-            column.extend((text.len() as u32).to_le_bytes());
-            column.extend(text.bytes());
+        for (column, cell) in self.columns.iter().zip(cells) {
+            match (column, cell) {
+                (TableColumn::Text(_), Cell::Text(_)) | (TableColumn::Number(_), Cell::Number(_)) => {}
+                (TableColumn::Numbers(_, width), Cell::Numbers(numbers)) if numbers.len() == *width => {}
+                _ => return Err(io::Error::other(format!("{cell:?} is no value of {column:?}"))),
+            }
         }
-        self.numbers.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+        for (values, cell) in self.values.iter_mut().zip(cells) {
+            match cell {
+                Cell::Text(text) => {
+                    values.extend((text.len() as u32).to_le_bytes());
+                    values.extend(text.bytes());
+                }
+                Cell::Number(number) => values.extend(number.to_le_bytes()),
+                Cell::Numbers(numbers) => values.extend(numbers.iter().flat_map(|number| number.to_le_bytes())),
+            }
+        }
         self.rows += 1;
-        if self.rows == MAX_ROWS || self.rows * self.width >= MAX_NUMBERS { self.end_group() } else { Ok(()) }
+        let is_full = self.rows == MAX_ROWS || self.values.iter().any(|values| values.len() >= MAX_BYTES);
+        if is_full { self.end_group() } else { Ok(()) }
     }
 
     /// Writes what the file says of itself, and returns the place to which it was written.
+    ///
+    /// # Errors
+    /// It cannot be written.
     pub fn finish(mut self) -> io::Result<W> {
         if self.rows > 0 {
             self.end_group()?;
         }
-        let children = |count: usize| count as i32;
-        let text = |name: &str| {
-            let is_text = Writer::default().inner(1, Writer::default());
-            Writer::default().int(1, BYTES).int(3, REQUIRED).text(4, name).int(6, UTF8).inner(10, is_text)
-        };
-        let mut schema = vec![Writer::default().text(4, "schema").int(5, children(N + 1))];
-        schema.extend(self.names.iter().map(|name| text(name)));
-        let is_list = Writer::default().inner(3, Writer::default());
-        let list = Writer::default().int(3, REQUIRED).text(4, self.lists).int(5, children(1));
-        schema.push(list.int(6, LIST).inner(10, is_list));
-        schema.push(Writer::default().int(3, REPEATED).text(4, "list").int(5, children(1)));
-        schema.push(Writer::default().int(1, FLOAT).int(3, REQUIRED).text(4, "element"));
+        let mut schema = vec![Writer::default().text(4, "schema").int(5, self.columns.len() as i32)];
+        schema.extend(self.columns.iter().flat_map(TableColumn::schema));
         let file = Writer::default().int(1, 1).list(2, schema).long(3, self.written as i64).list(4, self.groups);
         let metadata = file.text(6, "enmasse").end();
         self.out.write_all(&metadata)?;
@@ -101,13 +153,17 @@ impl<W: Write, const N: usize> TableWriter<W, N> {
     fn end_group(&mut self) -> io::Result<()> {
         let (start, rows) = (self.at, self.rows);
         let mut chunks = Vec::new();
-        for column in 0..N {
-            let page = std::mem::take(&mut self.texts[column]);
-            chunks.push(self.chunk(&[self.names[column]], BYTES, rows, &[&page])?);
+        for at in 0..self.columns.len() {
+            let page = std::mem::take(&mut self.values[at]);
+            let chunk = match self.columns[at].clone() {
+                TableColumn::Text(name) => self.chunk(&[&name], BYTES, rows, &[&page]),
+                TableColumn::Number(name) => self.chunk(&[&name], DOUBLE, rows, &[&page]),
+                TableColumn::Numbers(name, width) => {
+                    self.chunk(&[&name, "list", "element"], FLOAT, rows * width, &[&levels(rows, width), &page])
+                }
+            };
+            chunks.push(chunk?);
         }
-        let (levels, numbers) = (levels(rows, self.width), std::mem::take(&mut self.numbers));
-        let path = [self.lists, "list", "element"];
-        chunks.push(self.chunk(&path, FLOAT, rows * self.width, &[&levels, &numbers])?);
         let size = (self.at - start) as i64;
         self.groups.push(Writer::default().list(1, chunks).long(2, size).long(3, rows as i64));
         self.written += rows;
@@ -160,8 +216,12 @@ mod tests {
     type Row = (String, String, Vec<f32>);
 
     fn written(rows: &[Row], width: usize) -> Vec<u8> {
-        let mut table = TableWriter::new(Vec::new(), ["path", "class"], "features", width).unwrap();
-        rows.iter().for_each(|(path, class, numbers)| table.row([path, class], numbers).unwrap());
+        let text = |name: &str| TableColumn::Text(name.to_owned());
+        let columns = vec![text("path"), text("class"), TableColumn::Numbers("features".to_owned(), width)];
+        let mut table = TableWriter::new(Vec::new(), columns).unwrap();
+        for (path, class, numbers) in rows {
+            table.row(&[Cell::Text(path), Cell::Text(class), Cell::Numbers(numbers)]).unwrap();
+        }
         table.finish().unwrap()
     }
 
@@ -217,9 +277,34 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_another_length_is_refused() {
-        let mut table = TableWriter::new(Vec::new(), ["path"], "features", 2).unwrap();
-        assert_eq!(table.row(["a"], &[1.0]).unwrap_err().to_string(), "a list has 1 numbers, not 2");
+    fn values_of_other_columns_are_refused() {
+        let columns = vec![TableColumn::Text("path".to_owned()), TableColumn::Numbers("features".to_owned(), 2)];
+        let mut table = TableWriter::new(Vec::new(), columns).unwrap();
+        let mut check = |cells: &[Cell], expected: &str| {
+            assert_eq!(table.row(cells).unwrap_err().to_string(), expected);
+        };
+        check(&[Cell::Text("a")], "a row has 1 values, not 2");
+        check(&[Cell::Text("a"), Cell::Numbers(&[1.0])], "Numbers([1.0]) is no value of Numbers(\"features\", 2)");
+        check(&[Cell::Number(1.0), Cell::Numbers(&[1.0; 2])], "Number(1.0) is no value of Text(\"path\")");
+    }
+
+    #[test]
+    fn numbers_are_f64() {
+        let numbers = [0.1, -0.0, f64::MAX, f64::NEG_INFINITY];
+        let mut table = TableWriter::new(Vec::new(), vec![TableColumn::Number("probability".to_owned())]).unwrap();
+        numbers.iter().for_each(|number| table.row(&[Cell::Number(*number)]).unwrap());
+        let bytes = table.finish().unwrap();
+        let file = ParquetFile::open(bytes.as_slice()).unwrap();
+        assert_eq!(file.columns[0].physical, PhysicalType::Float { bytes: 8 });
+        let mut found = Vec::new();
+        for group in file.row_groups([0]).unwrap() {
+            let each = |_, bytes: Option<&[u8]>| {
+                found.push(f64::from_le_bytes(bytes.unwrap().try_into().unwrap()));
+                Ok(())
+            };
+            file.each_value(0, group.rows, group.chunks[0], each).unwrap();
+        }
+        assert!(found.iter().map(|number| number.to_bits()).eq(numbers.iter().map(|number| number.to_bits())));
     }
 
     /// The script `fixtures/written.py` has read this file with pyarrow and pandas.

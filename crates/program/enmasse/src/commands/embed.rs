@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::{ArgMatches, Command};
 use enmasse_data::{Dataset, DecodePool, EvalLoader, Sharding};
 use enmasse_datasets::TaskKind;
-use enmasse_parquet::TableWriter;
+use enmasse_parquet::{Cell, TableColumn, TableWriter};
 use enmasse_system::files::write_whole;
 use enmasse_train::{Features, RunConfig, TrainingData};
 use enmasse_wording::counted;
@@ -87,8 +87,12 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let images = counted(rows, "image");
     if !is_array {
         write(&out, &|file| {
-            let mut table = TableWriter::new(file, ["path", "class", "part"], "features", width)?;
-            each_image(&parts, classes, |texts, row| table.row(texts, row))?;
+            let texts = ["path", "class", "part"].map(|name| TableColumn::Text(name.to_owned()));
+            let features = TableColumn::Numbers("features".to_owned(), width);
+            let mut table = TableWriter::new(file, texts.into_iter().chain([features]).collect())?;
+            each_image(&parts, classes, |[path, class, part], row| {
+                table.row(&[Cell::Text(path), Cell::Text(class), Cell::Text(part), Cell::Numbers(row)])
+            })?;
             table.finish().map(drop)
         })?;
         output.text(format_args!("{images}, {width} features each, with paths and classes: {}", out.display()));
