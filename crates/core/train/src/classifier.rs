@@ -9,6 +9,7 @@ use enmasse_device::{Device, Program};
 use enmasse_graph::{Choices, CompileOptions, Metric, Plans, compile_evaluation};
 use enmasse_image::{EvalTransform, Normalization, Transform};
 
+use crate::agreement::fingerprint;
 use crate::metrics::DEFAULT_THRESHOLD;
 use crate::pretrained::read_pretrained;
 use crate::task::of_run;
@@ -178,6 +179,21 @@ impl Classifier {
             self.thresholds = self.classes.iter().map(own).collect();
         }
         Ok(kept)
+    }
+
+    /// A hash of all that its predictions follow from, but for how the device computes: weights, classes, preparation of images,
+    /// temperature and thresholds.
+    pub fn digest(&self) -> String {
+        let Classifier { model, classes, transform, normalization, temperature, thresholds, .. } = self;
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(
+            format!("{model} {classes:?} {transform:?} {normalization:?} {temperature} {thresholds:?}").as_bytes(),
+        );
+        for tensor in &self.tensors {
+            hasher.update(format!("{} {:?}", tensor.name, tensor.shape).as_bytes());
+            hasher.update(&fingerprint(&tensor.values).to_le_bytes());
+        }
+        hasher.finalize().to_hex().to_string()
     }
 
     /// Whether its run measured which algorithms are the fastest. Such choices are for batches of the run's size.

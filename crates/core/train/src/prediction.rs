@@ -1,5 +1,6 @@
 //! The likeliest classes of images: of a few, one after another, or of many, which threads read ahead.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use enmasse_datasets::TaskKind;
 use enmasse_device::{HostBatch, Program, StepInputs};
 use enmasse_graph::{Mode, Phase};
 use enmasse_image::{EvalCrop, Image, ImageRegion, ReadOptions, RegionRequest, Resizer, decode};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::crops::Crops;
 use crate::evaluation::targets_of_a_sample;
@@ -16,7 +17,7 @@ use crate::metrics::DEFAULT_THRESHOLD;
 use crate::{Classifier, ImageSource, TrainError};
 
 /// A class with its probability.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Guess {
     /// The class's label.
     pub index: usize,
@@ -27,22 +28,22 @@ pub struct Guess {
 }
 
 /// The likeliest classes of an image.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
     /// The image's path, as given, or `image 3` for the bytes at place 3 of a list.
     pub image: String,
     /// The classes or labels, likeliest first; none where numbers are predicted. Only classes share a probability of 1.
     pub top: Vec<Guess>,
     /// The labels that are predicted, in the order of labels. The JSON object of an image without any, and of classes and numbers, lacks them.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<String>,
     /// The predicted numbers, in the units of the data. The JSON object of classes and labels lacks them.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<PredictedValue>,
 }
 
 /// A number of an image.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PredictedValue {
     /// What it is called.
     pub name: String,
@@ -89,7 +90,7 @@ impl Classifier {
 
     /// The same for many images, which the threads of `pool` read ahead, by the mean of the logits of `crops`. `each` gets the
     /// predictions in the order of `images`, each with the index of its image, and before those of each batch the images of the batch that
-    /// cannot be read.
+    /// cannot be read. It may end it all.
     pub fn predict_each(
         &self,
         program: &mut dyn Program,
@@ -97,18 +98,20 @@ impl Classifier {
         images: Arc<Images>,
         crops: &[EvalCrop],
         top: usize,
-        mut each: impl FnMut(Result<(usize, Prediction), &BadSample>),
+        mut each: impl FnMut(Result<(usize, Prediction), &BadSample>) -> ControlFlow<()>,
     ) -> Result<(), TrainError> {
         let sharding = Sharding::one(0, 1, program.plans().evaluate.batch);
         let loader = EvalLoader::new(pool, images.clone(), self.transform.clone(), sharding)?;
         let mut batches = Crops::begin(&loader.skip_unreadable(true).cropped(crops)?);
         while let Some(evaluated) = batches.next(program)? {
-            evaluated.unreadable.iter().for_each(|sample| each(Err(sample)));
             let classes = self.classes.len();
-            for place in evaluated.places() {
+            let predicted = evaluated.places().map(|place| {
                 let logits = &evaluated.logits[place * classes..(place + 1) * classes];
                 let index = evaluated.indices[place] as usize;
-                each(Ok((index, self.prediction(images.name(index), logits, top))));
+                Ok((index, self.prediction(images.name(index), logits, top)))
+            });
+            if evaluated.unreadable.iter().map(Err).chain(predicted).try_for_each(&mut each).is_break() {
+                break;
             }
         }
         Ok(())
@@ -139,6 +142,8 @@ pub struct Images {
     reading: ReadOptions,
     /// Each with the number of images up to its end.
     sources: Vec<(ImageInput, usize)>,
+    /// The places of the images among those of the sources, if some are left out.
+    kept: Option<Vec<usize>>,
 }
 
 enum ImageInput {
@@ -151,27 +156,46 @@ enum ImageInput {
 impl Images {
     /// No images yet. Files are to be read as `reading` says.
     pub fn new(reading: ReadOptions) -> Self {
-        Images { reading, sources: Vec::new() }
+        Images { reading, ..Images::default() }
     }
 
     /// Adds an image file.
     pub fn add_file(&mut self, path: PathBuf) {
-        self.sources.push((ImageInput::File(path), self.len() + 1));
+        self.add(ImageInput::File(path), 1);
     }
 
     /// Adds the content of an image file, under a name.
     pub fn add_bytes(&mut self, bytes: Vec<u8>, name: String) {
-        self.sources.push((ImageInput::Bytes(bytes, name), self.len() + 1));
+        self.add(ImageInput::Bytes(bytes, name), 1);
     }
 
     /// Adds all images of a data set.
     pub fn add_part(&mut self, part: Arc<dyn Dataset>) {
-        let end = self.len() + part.len();
-        self.sources.push((ImageInput::Part(part), end));
+        let images = part.len();
+        self.add(ImageInput::Part(part), images);
+    }
+
+    fn add(&mut self, source: ImageInput, images: usize) {
+        let before = self.end();
+        if let Some(kept) = &mut self.kept {
+            kept.extend(before..before + images);
+        }
+        self.sources.push((source, before + images));
+    }
+
+    /// The number of images of all sources.
+    fn end(&self) -> usize {
+        self.sources.last().map_or(0, |&(_, end)| end)
+    }
+
+    /// Leaves out all images but those whose names are `wanted`, which is asked in their order.
+    pub fn retain(&mut self, mut wanted: impl FnMut(&str) -> bool) {
+        self.kept = Some((0..self.len()).filter(|&index| wanted(&self.name(index))).collect());
     }
 
     /// The source of an image, and its number there.
     fn source(&self, index: usize) -> (&ImageInput, usize) {
+        let index = self.kept.as_ref().map_or(index, |kept| kept[index]);
         let at = self.sources.partition_point(|&(_, end)| end <= index);
         let before = at.checked_sub(1).map_or(0, |at| self.sources[at].1);
         (&self.sources[at].0, index - before)
@@ -180,7 +204,7 @@ impl Images {
 
 impl Dataset for Images {
     fn len(&self) -> usize {
-        self.sources.last().map_or(0, |&(_, end)| end)
+        self.kept.as_ref().map_or_else(|| self.end(), Vec::len)
     }
 
     fn label(&self, _: usize) -> usize {

@@ -36,6 +36,13 @@ pub enum TableColumn {
 }
 
 impl TableColumn {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        match self {
+            TableColumn::Text(name) | TableColumn::Number(name) | TableColumn::Numbers(name, _) => name,
+        }
+    }
+
     /// What the file says of it.
     fn schema(&self) -> Vec<Writer> {
         let leaf = |physical, name: &str| Writer::default().int(1, physical).int(3, REQUIRED).text(4, name);

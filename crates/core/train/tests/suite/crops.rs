@@ -1,5 +1,6 @@
 //! Evaluation and prediction by several crops of each image.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -85,6 +86,7 @@ fn images_are_evaluated_by_the_mean_of_the_logits_of_their_crops() {
             let mut row = [0f64; 3];
             found.unwrap().1.top.iter().for_each(|guess| row[guess.index] = guess.probability.ln());
             rows.push(row);
+            ControlFlow::Continue(())
         };
         classifier.predict_each(program.as_mut(), &pool, Arc::new(images), crops, 3, each).unwrap();
         rows

@@ -23,6 +23,7 @@ mod mixing;
 mod mpi;
 mod options;
 mod predict;
+mod predict_table;
 mod preprocessing;
 mod pretrained;
 mod ranks;

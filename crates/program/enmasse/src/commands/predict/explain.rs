@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::fs::create_dir_all;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use clap::{Arg, ArgMatches};
 use enmasse_data::Dataset;
@@ -37,19 +36,13 @@ pub struct Explanations {
     folder: PathBuf,
     explainer: Explainer,
     class: Option<usize>,
-    images: Arc<Images>,
     /// Names of files with the number that comes next for each, in lower case: some file systems take no others as different.
     taken: HashMap<String, u64>,
 }
 
 impl Explanations {
     /// Prepares them, if they are asked for.
-    pub fn begin(
-        matches: &ArgMatches,
-        weights: &Weights,
-        device: &dyn Device,
-        images: &Arc<Images>,
-    ) -> Result<Option<Self>, Failure> {
+    pub fn begin(matches: &ArgMatches, weights: &Weights, device: &dyn Device) -> Result<Option<Self>, Failure> {
         let Some(folder) = matches.get_one::<PathBuf>("explain").cloned() else { return Ok(None) };
         if weights.classifier.kind() == TaskKind::Regression {
             return Err(usage!(
@@ -67,13 +60,13 @@ impl Explanations {
             ));
         }
         create_dir_all(&folder).map_err(|error| failed!("cannot create {}: {error}", folder.display()))?;
-        Ok(Some(Explanations { folder, explainer, class, images: images.clone(), taken: HashMap::new() }))
+        Ok(Some(Explanations { folder, explainer, class, taken: HashMap::new() }))
     }
 
-    /// Writes the heatmap of the image at `index`, and returns its path.
-    pub fn write(&mut self, index: usize, prediction: &Prediction) -> Result<PathBuf, Failure> {
+    /// Writes the heatmap of the image at `index` of `images`, and returns its path.
+    pub fn write(&mut self, images: &Images, index: usize, prediction: &Prediction) -> Result<PathBuf, Failure> {
         let class = self.class.or_else(|| prediction.top.first().map(|guess| guess.index)).unwrap_or_default();
-        let image = self.images.read(index).map_err(Failure::error)?;
+        let image = images.read(index).map_err(Failure::error)?;
         let png = self.explainer.explain(&image, class)?.png()?;
         let path = self.folder.join(format!("{}.png", free_name(&prediction.image, &mut self.taken)));
         write_whole(&path, |file| file.write_all(&png)).map_err(Failure::error)?;

@@ -10,7 +10,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -122,8 +122,18 @@ pub struct Running {
 impl Running {
     /// Starts a command with its streams captured.
     pub fn start(command: &mut Command) -> Self {
-        let mut child =
-            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
+        Self::spawn(command.stdin(Stdio::null()))
+    }
+
+    /// Starts a command that reads what is written to the second.
+    pub fn start_with_input(command: &mut Command) -> (Self, ChildStdin) {
+        let mut running = Self::spawn(command.stdin(Stdio::piped()));
+        let input = running.child.stdin.take().expect("piped");
+        (running, input)
+    }
+
+    fn spawn(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
         let stdout = BufReader::new(child.stdout.take().expect("piped"));
         let mut stream = child.stderr.take().expect("piped");
         let (sender, stderr) = mpsc::channel();
