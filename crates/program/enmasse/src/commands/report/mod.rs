@@ -4,8 +4,8 @@
 //! the images themselves; where the data are gone, the report says so and has the rest.
 
 mod evaluated;
-mod page;
-mod record;
+pub mod page;
+pub mod record;
 mod tables;
 
 use std::io::Write;

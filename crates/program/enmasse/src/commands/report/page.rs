@@ -21,7 +21,7 @@ use crate::report::{balance, percent};
 const MAX_CHART: u64 = 8 << 20;
 
 /// Colours as those of the charts.
-const STYLE: &str = "
+pub const STYLE: &str = "
 :root{color-scheme:light dark;--page:#fff;--text:#222;--minor:#595959;--line:#ddd;--strong:#4477aa}
 @media (prefers-color-scheme:dark){:root{--page:#15181c;--text:#e8e8e8;--minor:#a9afb6;--line:#31363c;--strong:#6fa8dc}}
 *{box-sizing:border-box}
@@ -289,9 +289,14 @@ fn charts(record: &RunRecord) -> Vec<Markup> {
     files.iter().filter_map(|(path, words)| chart(path, words)).collect()
 }
 
-fn chart(path: &Path, words: &str) -> Option<Markup> {
+/// A chart of a run folder.
+pub fn chart_bytes(path: &Path) -> Option<Vec<u8>> {
     // A folder of other people may link to files of this machine.
     let is_small = path.symlink_metadata().ok().is_some_and(|file| file.is_file() && file.len() <= MAX_CHART);
-    let bytes = is_small.then(|| std::fs::read(path).ok()).flatten()?;
+    is_small.then(|| std::fs::read(path).ok()).flatten()
+}
+
+fn chart(path: &Path, words: &str) -> Option<Markup> {
+    let bytes = chart_bytes(path)?;
     Some(html! { img.chart src=(data_address("image/svg+xml", &bytes)) alt=(words); })
 }

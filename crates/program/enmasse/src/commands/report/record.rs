@@ -21,18 +21,18 @@ const MATTERS: f64 = 0.1;
 #[serde(default)]
 pub struct Epoch {
     /// From 0.
-    epoch: u64,
-    train_loss: Option<f64>,
+    pub epoch: u64,
+    pub train_loss: Option<f64>,
     pub val_loss: Option<f64>,
-    train_accuracy: Option<f64>,
-    val_accuracy: Option<f64>,
-    learning_rate: Option<f64>,
-    images_per_second: Option<f64>,
-    data_wait: Option<f64>,
-    rank_wait: Option<f64>,
-    seconds: f64,
+    pub train_accuracy: Option<f64>,
+    pub val_accuracy: Option<f64>,
+    pub learning_rate: Option<f64>,
+    pub images_per_second: Option<f64>,
+    pub data_wait: Option<f64>,
+    pub rank_wait: Option<f64>,
+    pub seconds: f64,
     pub world_size: usize,
-    partial: bool,
+    pub partial: bool,
 }
 
 impl Epoch {
@@ -41,7 +41,8 @@ impl Epoch {
         self.epoch + 1
     }
 
-    fn point(&self) -> EpochPoint {
+    /// What is drawn of it.
+    pub fn point(&self) -> EpochPoint {
         let known = |value: Option<f64>| value.unwrap_or(f64::NAN);
         EpochPoint {
             epoch: self.number(),
