@@ -8,6 +8,7 @@ mod output;
 mod pretrained;
 mod ranks;
 mod report;
+mod web;
 
 use std::process::ExitCode;
 

@@ -17,6 +17,7 @@ mod slurm;
 #[cfg(test)]
 mod tests;
 mod train;
+mod view;
 mod weights;
 
 use clap::{ArgMatches, Command};
@@ -50,6 +51,7 @@ pub fn command() -> Command {
         .subcommand(predict::command())
         .subcommand(embed::command())
         .subcommand(report::command())
+        .subcommand(view::command())
         .subcommand(export::command())
         .subcommand(data::command())
         .subcommand(config::command())
@@ -73,6 +75,7 @@ pub fn run(matches: Option<ArgMatches>) -> Result<(), Failure> {
         Some(("predict", matches)) => predict::run(matches),
         Some(("embed", matches)) => embed::run(matches),
         Some(("report", matches)) => report::run(matches),
+        Some(("view", matches)) => view::run(matches),
         Some(("export", matches)) => export::run(matches),
         Some(("data", matches)) => data::run(matches),
         Some(("config", matches)) => config::run(matches),

@@ -51,4 +51,5 @@ mod trace;
 mod tutorials;
 mod unbalanced;
 mod unreadable;
+mod view;
 mod weights;

@@ -12,6 +12,7 @@ use enmasse_train::{RunFolder, SETTINGS, Stop};
 
 use crate::command_line::arguments::{data, decided, file, flag};
 use crate::command_line::launcher_flags;
+use crate::commands::view;
 use crate::data::staging::Copier;
 use crate::failure::Failure;
 use crate::ranks::attempt::attempt;
@@ -48,6 +49,7 @@ pub fn command() -> Command {
         .args(typed::run_names())
         .arg(decided())
         .arg(file("config", "Read settings from this TOML file"))
+        .arg(view::dashboard_flag())
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
@@ -64,16 +66,16 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
             launched.check_devices(&typed.layers)?;
             let asked = typed.layers.config().clone();
             signals.launched(launched.place.rank);
-            let join = |rank: &Rank| signals.within(rank.group.clone(), || join_run(typed, rank, &signals));
+            let join = |rank: &Rank| signals.within(rank.group.clone(), || join_run(typed, rank, &signals, matches));
             ranks::as_rank(&launched, &asked, asked.train.out.as_deref(), join)
         }
-        None => start_run(typed, interrupts, &signals),
+        None => start_run(typed, interrupts, &signals, matches),
     };
     ended.inspect_err(|_| signals.remove_unbegun())
 }
 
 /// Runs all ranks, in a process without a launcher.
-fn start_run(typed: Typed, interrupts: Interrupts, signals: &RunSignals) -> Result<(), Failure> {
+fn start_run(typed: Typed, interrupts: Interrupts, signals: &RunSignals, matches: &ArgMatches) -> Result<(), Failure> {
     let spec = RunSpec::of_machine(typed, signals)?;
     signals.requeue_on(spec.config.program.requeue_signal);
     let mut run = Run::open(&spec, Copier::Alone)?;
@@ -105,13 +107,14 @@ fn start_run(typed: Typed, interrupts: Interrupts, signals: &RunSignals) -> Resu
         // Nothing is done yet, so there is nothing to save.
         return requeue(&Rank::alone()).and(Err(Failure::Stopped(Stop::Requeue)));
     }
+    let _dashboard = view::dashboard(matches, paths.root())?;
     let command = || rank::command_line(&run.config);
     let body = |rank: &Rank| rank::train(&run, rank, &signals.requests);
     ranks::host(spec.world_size, &run.config, Some(paths.root()), command, Some(interrupts), body)
 }
 
 /// Takes part in a launched job's run, as one of its ranks.
-fn join_run(typed: Typed, rank: &Rank, signals: &RunSignals) -> Result<(), Failure> {
+fn join_run(typed: Typed, rank: &Rank, signals: &RunSignals, matches: &ArgMatches) -> Result<(), Failure> {
     let copier = if typed.is_decided { Copier::Others } else { Copier::Rank(rank) };
     let spec = RunSpec::of_rank(typed, rank, signals)?;
     signals.requeue_on(spec.config.program.requeue_signal);
@@ -124,5 +127,7 @@ fn join_run(typed: Typed, rank: &Rank, signals: &RunSignals) -> Result<(), Failu
     if spec.speaks {
         run.warn(&spec);
     }
+    let shown = run.config.train.out.as_deref().filter(|_| rank.is_first());
+    let _dashboard = shown.map(|folder| view::dashboard(matches, folder)).transpose()?;
     rank::train(&run, rank, &signals.requests)
 }

@@ -1,0 +1,297 @@
+//! Runs as pages: who may read them, what they show while a run goes on, and what clients cannot do.
+
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+use crate::common::{Running, enmasse, failed, images, program, until, write_png};
+
+/// A name that is a script wherever it is not escaped.
+const HOSTILE: &str = "<script>alert(1)<|script>";
+
+/// More than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A program that serves pages.
+struct Served {
+    running: Running,
+    port: u16,
+    token: String,
+}
+
+impl Served {
+    fn start(arguments: &[&str]) -> Self {
+        let mut running = Running::start(program().args(["view", "--port", "0"]).args(arguments));
+        let line = running.line();
+        let (port, token) = link(&line);
+        Served { running, port, token }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// The whole answer to a request in which `TOKEN` and `HOST` stand for the right ones.
+    fn ask(&self, head: &str, body: &[u8]) -> String {
+        let mut stream = self.connect();
+        let head = head.replace("TOKEN", &self.token).replace("HOST", &format!("127.0.0.1:{}", self.port));
+        stream.write_all(format!("{head}\r\n\r\n").as_bytes()).unwrap();
+        // A request may be refused while it is sent.
+        let _ = stream.write_all(body);
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    #[track_caller]
+    fn get(&self, path: &str) -> String {
+        let answer = self.ask(&format!("GET {path} HTTP/1.1\r\nHost: HOST\r\nAuthorization: Bearer TOKEN"), b"");
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{path}: {answer}");
+        answer
+    }
+
+    /// A stream of events of a run.
+    fn events(&self) -> Events {
+        let mut stream = self.connect();
+        let head = format!("GET /run/0/events?token={} HTTP/1.1\r\nHost: localhost:{}\r\n\r\n", self.token, self.port);
+        stream.write_all(head.as_bytes()).unwrap();
+        Events(BufReader::new(stream))
+    }
+}
+
+struct Events(BufReader<TcpStream>);
+
+impl Events {
+    /// Reads until a line has this text.
+    #[track_caller]
+    fn wait(&mut self, text: &str) {
+        let mut line = String::new();
+        while !line.contains(text) {
+            line.clear();
+            assert!(self.0.read_line(&mut line).unwrap() > 0, "the stream ended before {text}");
+        }
+    }
+}
+
+/// The port and the token of a line with a link.
+#[track_caller]
+fn link(line: &str) -> (u16, String) {
+    let rest = line.split_once("http://127.0.0.1:").unwrap_or_else(|| panic!("no link: {line}")).1;
+    let (port, rest) = rest.split_once("/?token=").unwrap();
+    (port.parse().unwrap(), rest.split_whitespace().next().unwrap().to_owned())
+}
+
+fn epoch(number: u64, loss: f64) -> String {
+    format!(
+        "{{\"event\":\"epoch\",\"epoch\":{number},\"train_loss\":{loss},\"val_loss\":0.75,\"seconds\":2.0,\"world_size\":1}}\n"
+    )
+}
+
+/// A run folder with some epochs of ten, and no process that trains.
+fn begun(folder: &Path, name: &str, epochs: u64) -> String {
+    let run = folder.join(name);
+    fs::create_dir_all(&run).unwrap();
+    fs::write(run.join("config.toml"), "model = \"mlp\"\nepochs = 10\n").unwrap();
+    fs::write(run.join("metrics.jsonl"), (0..epochs).map(|number| epoch(number, 1.5)).collect::<String>()).unwrap();
+    run.display().to_string()
+}
+
+#[test]
+fn strangers_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(&[&begun(folder.path(), "one", 2)]);
+    let check = |head: &str, status: u16, line: &str| {
+        let answer = served.ask(head, b"");
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")) && answer.contains(line), "{head}: {answer}");
+        assert!(status == 200 || !answer.contains("<html"), "{head}: {answer}");
+    };
+    check("GET / HTTP/1.1\r\nHost: HOST", 403, "the token is missing or wrong");
+    check("GET /?token=0123 HTTP/1.1\r\nHost: HOST", 403, "the token is missing or wrong");
+    check("GET /metrics HTTP/1.1\r\nHost: HOST", 403, "the token is missing or wrong");
+    check("GET /?token=TOKEN HTTP/1.1\r\nHost: evil.example", 403, "not one of this machine's");
+    check("GET /?token=TOKEN HTTP/1.1\r\nHost: 127.0.0.1:1", 403, "not one of this machine's");
+    check("GET /?token=TOKEN HTTP/1.1", 403, "not one of this machine's");
+    check("GET /?token=TOKEN HTTP/1.1\r\nHost: HOST\r\nHost: evil.example", 400, "malformed");
+    check("GET /?token=TOKEN HTTP/1.1\r\nHost: HOST\r\nOrigin: http://127.0.0.1:1", 403, "another page");
+    check("nonsense", 400, "malformed");
+    check("PUT /?token=TOKEN HTTP/1.1\r\nHost: HOST", 405, "pages are read");
+
+    // The token once gives a cookie, by which pages need none.
+    let first = served.ask("GET /?token=TOKEN HTTP/1.1\r\nHost: HOST", b"");
+    let cookie = first.lines().find_map(|line| line.strip_prefix("Set-Cookie: ")).unwrap();
+    assert!(cookie.ends_with("; HttpOnly; SameSite=Strict; Path=/"), "{cookie}");
+    assert!(first.contains("Content-Security-Policy: default-src 'none'; "), "{first}");
+    assert!(
+        first.contains("X-Content-Type-Options: nosniff") && first.contains("Referrer-Policy: no-referrer"),
+        "{first}"
+    );
+    let (cookie, _) = cookie.split_once(';').unwrap();
+    check(&format!("GET /run/0 HTTP/1.1\r\nHost: HOST\r\nCookie: a=b; {cookie}"), 200, "<h1>one</h1>");
+}
+
+#[test]
+fn addresses_do_not_reach_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(&[&begun(folder.path(), "one", 2)]);
+    for path in [
+        "/run/0/config.toml",
+        "/run/0/../../etc/passwd",
+        "/../../etc/passwd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "/run/0/..%2fconfig.svg",
+        "/run/1",
+        "/run/-1",
+        "/run/18446744073709551616",
+        "/etc/passwd",
+    ] {
+        let answer = served.ask(&format!("GET {path} HTTP/1.1\r\nHost: HOST\r\nAuthorization: Bearer TOKEN"), b"");
+        assert!(answer.starts_with("HTTP/1.1 404 ") && answer.ends_with("there is no such page\n"), "{path}: {answer}");
+    }
+}
+
+#[test]
+fn an_epoch_appears_while_the_page_is_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = begun(folder.path(), "one", 2);
+    let served = Served::start(&[&run]);
+    let mut clients: Vec<Events> = (0..10).map(|_| served.events()).collect();
+    clients.iter_mut().for_each(|client| client.wait("2 of 10"));
+    // One of them closes its page.
+    drop(clients.pop());
+    let mut metrics = OpenOptions::new().append(true).open(Path::new(&run).join("metrics.jsonl")).unwrap();
+    let line = epoch(2, 0.125);
+    // A line that is not whole yet is no epoch.
+    let (begin, end) = line.split_at(30);
+    metrics.write_all(begin.as_bytes()).unwrap();
+    metrics.write_all(end.as_bytes()).unwrap();
+    clients.iter_mut().for_each(|client| client.wait("3 of 10"));
+    assert!(served.get("/run/0").contains("<dd>0.1250</dd>"));
+    // A run that goes on from an earlier epoch writes the file anew.
+    let other = Path::new(&run).join("new");
+    fs::write(&other, epoch(0, 1.0)).unwrap();
+    fs::rename(&other, Path::new(&run).join("metrics.jsonl")).unwrap();
+    clients.iter_mut().for_each(|client| client.wait("1 of 10"));
+}
+
+#[test]
+fn many_epochs_make_a_small_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = begun(folder.path(), "one", 50_000);
+    let served = Served::start(&[&run]);
+    let (page, curves) = (served.get("/run/0"), served.get("/run/0/curves.svg"));
+    assert!(page.contains("50000 of 10") && page.len() < 100_000, "{} bytes", page.len());
+    assert!(curves.contains("<svg") && curves.len() < 200_000, "{} bytes", curves.len());
+}
+
+#[test]
+fn runs_are_listed_and_their_figures_are_for_prometheus_too() {
+    let folder = tempfile::tempdir().unwrap();
+    begun(folder.path(), HOSTILE, 2);
+    begun(folder.path(), "a\"b", 10);
+    let broken = begun(folder.path(), "broken", 1);
+    fs::write(Path::new(&broken).join("metrics.jsonl"), "{\n").unwrap();
+    let served = Served::start(&[&folder.path().display().to_string()]);
+    let page = served.get("/");
+    assert!(page.contains("&lt;script&gt;alert(1)&lt;|script&gt;") && !page.contains("<script>"), "{page}");
+    assert!(page.contains("10 of 10") && page.contains(">finished<") && page.contains(">stopped<"), "{page}");
+    assert!(served.get("/run/2").contains("metrics.jsonl: a line after epoch 0 is malformed"));
+    let metrics = served.get("/metrics");
+    let body = metrics.split_once("\r\n\r\n").unwrap().1;
+    for line in body.lines().filter(|line| !line.starts_with('#')) {
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        assert!(name.starts_with("enmasse_") && name.contains("{run=\"") && name.ends_with("\"}"), "{line}");
+        value.parse::<f64>().unwrap();
+    }
+    assert!(body.contains("enmasse_epoch{run=\"a\\\"b\"} 10\n"), "{body}");
+    // A run that begins later is found.
+    begun(folder.path(), "zz", 3);
+    until("the new run", || served.get("/").contains(">zz</a>").then_some(()));
+}
+
+#[test]
+fn an_image_is_predicted_and_its_classes_are_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = images(folder.path(), 10);
+    fs::rename(data.join("dark"), data.join(HOSTILE)).unwrap();
+    let (data, run) = (data.display().to_string(), folder.path().join("one").display().to_string());
+    let model = ["--model", "mlp", "--size", "12", "--epochs", "1", "--batch", "4", "--devices", "cpu:1"];
+    enmasse(&[&["train", &data, "--out", &run], &model[..]].concat()).well();
+    let served = Served::start(&[&run]);
+    let page = served.get("/run/0");
+    assert!(page.contains(">finished<") && page.contains("confusion.svg") && page.contains("type=\"file\""), "{page}");
+    assert!(served.get("/run/0/confusion.svg?after=1").contains("<svg"));
+
+    let file = folder.path().join("sent.png");
+    write_png(&file, 12, 14, &[7; 12 * 14 * 3]);
+    let image = fs::read(&file).unwrap();
+    let send = |kind: &str, body: &[u8]| {
+        let length = body.len();
+        let head = "POST /run/0/image HTTP/1.1\r\nHost: HOST\r\nOrigin: http://HOST\r\nAuthorization: Bearer TOKEN";
+        served.ask(&format!("{head}\r\nContent-Type: {kind}\r\nContent-Length: {length}"), body)
+    };
+    let form = [
+        b"--b0\r\nContent-Disposition: form-data; name=\"image\"; filename=\"a.png\"\r\n\r\n",
+        &image[..],
+        b"\r\n--b0--\r\n",
+    ];
+    for answer in [send("image/png", &image), send("multipart/form-data; boundary=b0", &form.concat())] {
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains(" %</td>"), "{answer}");
+        assert!(answer.contains("&lt;script&gt;alert(1)") && !answer.contains("<script>"), "{answer}");
+    }
+    let check = |answer: &str, status: u16, line: &str| {
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")) && answer.contains(line), "{answer}");
+    };
+    check(&send("image/png", b"no image"), 422, "role=\"alert\"");
+    check(&send("image/png", b""), 422, "no image was sent");
+    check(&send("multipart/form-data; boundary=b1", &form.concat()), 422, "no image was sent");
+    check(&send("image/png", &vec![0; (32 << 20) + 1]), 413, "the limit is 32 MiB");
+    // It goes on afterwards.
+    served.get("/run/0");
+}
+
+#[test]
+fn a_run_shows_itself_while_it_trains() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = images(folder.path(), 10).display().to_string();
+    let run = folder.path().join("one").display().to_string();
+    let model = ["--model", "mlp", "--size", "12", "--epochs", "100000", "--batch", "4", "--devices", "cpu:1"];
+    // Another program may take the port meanwhile; then the run does not begin.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let shown = ["train", &data, "--out", &run, "--dashboard", &port.to_string(), "--json"];
+    let mut training = Running::start(program().args(shown).args(model));
+    let first = training.line();
+    assert!(first.contains("\"epoch\""), "{first}");
+    let mut stranger = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stranger.set_read_timeout(Some(PATIENCE)).unwrap();
+    stranger.write_all(format!("GET / HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    stranger.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+    let log = fs::read_to_string(Path::new(&run).join("logs/rank-0.log")).unwrap();
+    assert!(!log.contains("token="), "the token is in the log: {log}");
+    training.signal(rustix::process::Signal::INT);
+    let ended = training.finish();
+    assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+    let (told, token) = link(ended.stderr.lines().find(|line| line.contains("as a page")).unwrap());
+    assert_eq!((told, token.len(), TcpStream::connect(("127.0.0.1", port)).is_err()), (port, 32, true));
+    assert!(!fs::read_to_string(Path::new(&run).join("config.toml")).unwrap().contains("dashboard"));
+}
+
+#[test]
+fn pages_that_cannot_be_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().display().to_string();
+    failed(&enmasse(&["view", &path, "--port", "0"]), 1, &["is not a run folder"]);
+    let run = begun(folder.path(), "one", 1);
+    let served = Served::start(&[&run]);
+    let taken = served.port.to_string();
+    failed(&enmasse(&["view", &run, "--port", &taken]), 1, &["cannot listen on port", "choose another port, or 0"]);
+    failed(&enmasse(&["view", &run, "--port", "x"]), 2, &["--port", "must be a port"]);
+    // It ends as other commands do.
+    served.running.signal(rustix::process::Signal::TERM);
+    assert_eq!(served.running.finish().code, Some(143));
+}
