@@ -80,7 +80,8 @@ impl Response {
         let Response { status, kind, policy, cookie, body } = self;
         let mut head = format!("HTTP/1.1 {status} {}\r\nContent-Type: {kind}\r\n", reason(status));
         head += &format!("Content-Security-Policy: {policy}\r\nX-Content-Type-Options: nosniff\r\n");
-        head += "Referrer-Policy: no-referrer\r\nCross-Origin-Resource-Policy: same-origin\r\n";
+        // With `no-referrer` browsers would not say that a form is of this page's origin.
+        head += "Referrer-Policy: same-origin\r\nCross-Origin-Resource-Policy: same-origin\r\n";
         head += "Cross-Origin-Opener-Policy: same-origin\r\nX-Frame-Options: DENY\r\n";
         head += "Cache-Control: no-store\r\nConnection: close\r\n";
         if let Some(cookie) = cookie {

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::common::{Running, enmasse, failed, images, program, until, write_png};
+use crate::common::{Running, enmasse, failed, images, program, refused, until, write_png};
 
 /// A name that is a script wherever it is not escaped.
 const HOSTILE: &str = "<script>alert(1)<|script>";
@@ -118,6 +118,9 @@ fn strangers_are_refused() {
     check("GET /?token=TOKEN HTTP/1.1\r\nHost: HOST\r\nHost: evil.example", 400, "malformed");
     check("GET /?token=TOKEN HTTP/1.1\r\nHost: HOST\r\nOrigin: http://127.0.0.1:1", 403, "another page");
     check("nonsense", 400, "malformed");
+    check("GET / HTTP/1.1\r\nHost: HOST\r\nOrigin: null", 403, "another page");
+    check(&format!("GET /?token=TOKEN HTTP/1.1\r\nHost: HOST\r\nX: {}", "x".repeat(17 << 10)), 431, "too large");
+    check(&format!("GET / HTTP/1.1\r\nHost: HOST{}", "\r\nX: x".repeat(64)), 431, "too many headers");
     check("PUT /?token=TOKEN HTTP/1.1\r\nHost: HOST", 405, "pages are read");
 
     // The token once gives a cookie, by which pages need none.
@@ -126,11 +129,31 @@ fn strangers_are_refused() {
     assert!(cookie.ends_with("; HttpOnly; SameSite=Strict; Path=/"), "{cookie}");
     assert!(first.contains("Content-Security-Policy: default-src 'none'; "), "{first}");
     assert!(
-        first.contains("X-Content-Type-Options: nosniff") && first.contains("Referrer-Policy: no-referrer"),
+        first.contains("X-Content-Type-Options: nosniff") && first.contains("Referrer-Policy: same-origin"),
         "{first}"
     );
     let (cookie, _) = cookie.split_once(';').unwrap();
     check(&format!("GET /run/0 HTTP/1.1\r\nHost: HOST\r\nCookie: a=b; {cookie}"), 200, "<h1>one</h1>");
+}
+
+#[test]
+fn connections_are_limited() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(&[&begun(folder.path(), "one", 2)]);
+    let idle: Vec<TcpStream> = (0..64).map(|_| served.connect()).collect();
+    let mut answer = String::new();
+    served.connect().read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("too many connections"), "{answer}");
+    drop(idle);
+    let is_served = || {
+        let mut stream = served.connect();
+        let head = format!("GET /?token={} HTTP/1.1\r\nHost: localhost:{}\r\n\r\n", served.token, served.port);
+        let mut answer = String::new();
+        // A connection that is one too many may be reset.
+        let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.read_to_string(&mut answer));
+        answer.starts_with("HTTP/1.1 200 ").then_some(())
+    };
+    until("a page", is_served);
 }
 
 #[test]
@@ -291,6 +314,7 @@ fn pages_that_cannot_be_served() {
     let taken = served.port.to_string();
     failed(&enmasse(&["view", &run, "--port", &taken]), 1, &["cannot listen on port", "choose another port, or 0"]);
     failed(&enmasse(&["view", &run, "--port", "x"]), 2, &["--port", "must be a port"]);
+    refused(&enmasse(&["train", "--find-lr", "--dashboard"]), 2, &["--dashboard", "keeps no run"]);
     // It ends as other commands do.
     served.running.signal(rustix::process::Signal::TERM);
     assert_eq!(served.running.finish().code, Some(143));

@@ -14,7 +14,7 @@ use crate::command_line::arguments::{data, decided, file, flag};
 use crate::command_line::launcher_flags;
 use crate::commands::view;
 use crate::data::staging::Copier;
-use crate::failure::Failure;
+use crate::failure::{Failure, usage};
 use crate::ranks::attempt::attempt;
 use crate::ranks::interrupt::{Interrupts, RunSignals};
 use crate::ranks::requeue::requeue;
@@ -39,8 +39,8 @@ pub fn command() -> Command {
         .about("Train a model on images: a folder of class folders, CIFAR, MNIST")
         .after_help(EXAMPLES)
         .after_long_help(format!(
-            "Every setting is also a key of --config FILE and a variable ENMASSE_NAME. The flags --config, --data-path and those known \
-             from PyTorch's scripts are no settings. Later ones win: defaults, the recipe, the saved run, --config, the environment, \
+            "Every setting is also a key of --config FILE and a variable ENMASSE_NAME. The flags --config, --data-path, \
+             --dashboard and those known from PyTorch's scripts are no settings. Later ones win: defaults, the recipe, the saved run, --config, the environment, \
              the command line.\n\n{EXAMPLES}"
         ))
         .args(data())
@@ -57,6 +57,9 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let signals = RunSignals::default();
     let interrupts = Interrupts::watch_run(&signals)?;
     let typed = Typed::read(matches)?;
+    if matches.contains_id(view::DASHBOARD) && typed.layers.config().train.keeps_nothing() {
+        return Err(usage!("--dashboard: a search keeps no run to show; leave it out"));
+    }
     let is_first = typed.launched.as_ref().is_none_or(|launched| launched.place.rank == 0);
     if let Some(out) = typed.layers.config().train.out.as_deref().filter(|out| is_first && !out.exists()) {
         signals.made(out);
