@@ -95,8 +95,9 @@ pub use config::{
     DEFAULT_GLOBAL_BATCH, Decoding, DeviceSelection, Devices, ErasingColors, FastDevRun, FineTune, Flip, Keep,
     LayeredConfig, LrScaling, MetricName, OnBadSample, OptimizerArgument, OptimizerKind, ParameterFactor, Precision,
     Pretrained, ProgramConfig, RECIPES, Range, RankKind, ReducePrecision, RequeueSignal, Resume, RunConfig, SETTINGS,
-    SamplerKind, ScheduleKind, Scope, Setting, SettingGroup, SettingKind, SettingSource, Shuffling, SplitRule,
-    StrategyKind, SumOrder, Surroundings, TimeLimit, TrainConfig, TransportKind, UnusedParameters, answer, is_near,
+    SamplerKind, ScheduleKind, Scope, Setting, SettingGroup, SettingKind, SettingOrigins, SettingSource, Shuffling,
+    SplitRule, StrategyKind, SumOrder, Surroundings, TimeLimit, TrainConfig, TransportKind, UnusedParameters, answer,
+    is_near,
 };
 pub use confusion::Confusion;
 pub use engine::{Engine, EngineBatch};

@@ -3,6 +3,7 @@
 //! | Path | Contents |
 //! |---|---|
 //! | `config.toml` | the effective configuration |
+//! | `origins.json` | where the settings come from that have not their defaults |
 //! | `metrics.jsonl` | one line per epoch |
 //! | `metrics.csv` | the same as a table |
 //! | `mlflow_id.txt` | with `--mlflow`: the run's name in that store |
@@ -32,6 +33,7 @@
 mod calibration;
 mod claim;
 mod epochs;
+mod origins;
 mod thresholds;
 mod trace;
 mod unbegun;
@@ -165,6 +167,8 @@ paths! {
     pub training_curves = "charts/training_curves.svg";
     /// The validation of the best epoch by true and predicted classes, as an image.
     pub confusion_matrix = "charts/confusion_matrix.svg";
+    /// Where the settings come from.
+    pub origins = "origins.json";
     /// The checkpoint to resume from.
     pub last_checkpoint = "checkpoints/last.safetensors";
     /// The checkpoint before the last one, until a step after that has a finite loss.

@@ -22,8 +22,8 @@ use crate::state::StateTensors;
 use crate::training_data::Listing;
 use crate::{
     Attempt, Best, Callback, Change, CheckpointMeta, Keep, Logger, Monitor, Position, Preparation, Preprocessing,
-    Resume, RunConfig, RunFolder, RunPaths, TargetKind, Task, TensorBoard, TrainConfig, TrainError, TrainingData,
-    locate_run, remove_unbegun,
+    Resume, RunConfig, RunFolder, RunPaths, SettingOrigins, TargetKind, Task, TensorBoard, TrainConfig, TrainError,
+    TrainingData, locate_run, remove_unbegun,
 };
 
 /// What writes the files of a fit, besides the run folder itself.
@@ -146,6 +146,7 @@ impl RunWriter {
     pub fn begin(
         &mut self,
         config: &RunConfig,
+        origins: Option<&SettingOrigins>,
         data: &TrainingData,
         position: &Position,
         size: usize,
@@ -161,6 +162,7 @@ impl RunWriter {
             self.folder.clear()?;
         }
         self.folder.write_config(config)?;
+        self.folder.write_origins(origins)?;
         let classes = self.task.classes();
         if !classes.is_empty() {
             self.folder.write_class_indices(classes)?;

@@ -47,7 +47,7 @@ pub use steps::{Step, Steps};
 
 use crate::{
     Attempt, DoneRecord, EpochRecord, Evaluation, ModelFn, Monitor, Position, Preparation, ProgramConfig, Progress,
-    RankKind, RankMemory, Resumed, SaveReason, TrainConfig, TrainError, TrainingData, Tuning,
+    RankKind, RankMemory, Resumed, SaveReason, SettingOrigins, TrainConfig, TrainError, TrainingData, Tuning,
 };
 
 /// Trains a model on a device, without a group or as one rank of a group.
@@ -70,6 +70,8 @@ pub struct Trainer<'a> {
     loader_threads: Option<usize>,
     /// The settings that the program around this trainer obeys.
     program: Option<ProgramConfig>,
+    /// Where the settings come from, if the caller knows.
+    origins: Option<SettingOrigins>,
     objective: Objective,
     schedule: Option<Arc<OwnSchedule>>,
     sampler: Option<Arc<OwnSampler>>,

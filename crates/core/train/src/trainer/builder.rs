@@ -10,7 +10,7 @@ use enmasse_graph::{GroupRule, Metric, PerSample, Tensor};
 use super::Trainer;
 use crate::callback::Callbacks;
 use crate::plans::Objective;
-use crate::{Attempt, Callback, Logger, Monitor, ProgramConfig, StopRequests, Task, TrainConfig};
+use crate::{Attempt, Callback, Logger, Monitor, ProgramConfig, SettingOrigins, StopRequests, Task, TrainConfig};
 
 impl<'a> Trainer<'a> {
     /// A trainer without a group or callbacks.
@@ -21,6 +21,7 @@ impl<'a> Trainer<'a> {
             group: None,
             loader_threads: None,
             program: None,
+            origins: None,
             objective: Objective::default(),
             schedule: None,
             sampler: None,
@@ -121,6 +122,11 @@ impl<'a> Trainer<'a> {
     /// run records the device and the ranks that this trainer was given.
     pub fn program(self, config: ProgramConfig) -> Self {
         Trainer { program: Some(config), ..self }
+    }
+
+    /// Keeps with the run where its settings come from. Otherwise that is not known.
+    pub fn origins(self, origins: SettingOrigins) -> Self {
+        Trainer { origins: Some(origins), ..self }
     }
 
     /// Sets the source of requests to stop from outside, such as signals.

@@ -185,7 +185,7 @@ impl Session {
         let mut files = match &mut writer {
             // A finished run stays as it is.
             Some(writer) if is_unfinished(config, &position) => {
-                writer.begin(run, data, &position, preparation.train.size())?
+                writer.begin(run, trainer.origins.as_ref(), data, &position, preparation.train.size())?
             }
             _ => RunFiles::default(),
         };

@@ -22,6 +22,9 @@ pub const SOURCE: &str = "label_pattern path_column label_column task manifest_r
 /// Tells a rank that another process of this program has decided its flags.
 pub const DECIDED: &str = "decided";
 
+/// Tells such a rank where the settings come from.
+pub const ORIGINS: &str = "origins";
+
 /// Largest number that is accepted for a count.
 const MAX_COUNT: usize = 1_000_000;
 
@@ -68,6 +71,11 @@ pub fn file(name: &'static str, help: &'static str) -> Arg {
 /// A flag that only this program gives, to a rank that it starts.
 pub fn decided() -> Arg {
     Arg::new(DECIDED).long(DECIDED).action(ArgAction::SetTrue).hide(true)
+}
+
+/// Another one: where the settings come from, as JSON.
+pub fn origins() -> Arg {
+    Arg::new(ORIGINS).long(ORIGINS).value_parser(clap::value_parser!(String)).hide(true)
 }
 
 /// A positive number of a flag.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::common::{enmasse, images, refused};
+use crate::common::{enmasse, finish, images, program, refused};
 
 /// A class whose name is a script, a row of a Markdown table, and a formula.
 const HOSTILE: &str = "=<script>alert(1)<|script>";
@@ -55,6 +55,12 @@ fn a_report_holds_everything_and_runs_nothing() {
     let text = read(&markdown);
     assert!(text.contains("| =\\<script\\>alert\\(1\\)\\<\\|script\\> | 2 |"), "{text}");
 
+    // Every setting has its origin.
+    for row in ["<td>epochs</td><td>2</td><td>command line</td>", "<td>size</td><td>12</td><td>command line</td>"] {
+        assert!(page.contains(row), "no {row} in {page}");
+    }
+    assert!(text.contains("| epochs | 2 | command line |"), "{text}");
+
     // Without the data the rest is there.
     fs::rename(&data, file("gone")).unwrap();
     let told = enmasse(&["report", &run, "--html", &html, "--devices", "cpu:1"]).well();
@@ -69,6 +75,35 @@ fn has_outside_data(page: &str, part: &str) -> bool {
         let own = if number == 0 { piece } else { piece.split_once('"').map_or("", |(_, rest)| rest) };
         own.contains(part)
     })
+}
+
+/// A resumed run keeps the origins of its first start; one that kept none is reported too.
+#[test]
+fn settings_keep_their_origins() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let data = images(folder.path(), 10).display().to_string();
+    let [run, settings, markdown] = ["run", "settings.toml", "r.md"].map(file);
+    fs::write(&settings, "batch = 4\nmomentum = 0.8\n").unwrap();
+    let model = ["--model", "mlp", "--size", "12", "--epochs", "1", "--devices", "cpu:2", "--config", &settings];
+    finish(program().args(["train", &data, "--out", &run]).args(model).env("ENMASSE_LR", "0.05")).well();
+    enmasse(&["train", "--resume", &run, "--epochs", "2", "--momentum", "0.7"]).well();
+    let report = || {
+        enmasse(&["report", &run, "--markdown", &markdown, "--devices", "cpu:1"]).well();
+        fs::read_to_string(&markdown).unwrap()
+    };
+    let has = |text: &str, rows: &[&str]| rows.iter().for_each(|row| assert!(text.contains(row), "no {row} in {text}"));
+    let from = format!("| batch | 4 | {} |", settings.replace('_', "\\_"));
+    let rows = ["| lr | 0.05 | environment |", "| momentum | 0.7 | command line |", "| epochs | 2 | command line |"];
+    has(&report(), &[&[&from[..], "| size | 12 | command line |"], &rows[..]].concat());
+
+    // As a run that did not keep them.
+    fs::remove_file(Path::new(&run).join("origins.json")).unwrap();
+    has(&report(), &["| lr | 0.05 | not kept |"]);
+    enmasse(&["train", "--resume", &run, "--epochs", "3"]).well();
+    let text = report();
+    has(&text, &["| epochs | 3 | command line |"]);
+    assert!(text.contains("| lr | 0.05 | saved run "), "{text}");
 }
 
 #[test]

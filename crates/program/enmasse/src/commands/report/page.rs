@@ -12,6 +12,7 @@ use enmasse_wording::{clock, counted};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::evaluated::{Evaluated, Shown};
+use super::record::UsedSetting;
 use super::tables::{self, Table, markdown_text};
 use super::{Reported, RunRecord};
 use crate::commands::eval::figures::{Figures, OfScores, curves, reliability_chart};
@@ -82,6 +83,7 @@ pub fn markdown(runs: &[Reported]) -> String {
         if let Ok(evaluated) = &run.evaluated {
             text += &format!("\n{}", tables::classes(evaluated).markdown());
         }
+        text += &format!("\n{}", tables::settings(&run.record).markdown());
     }
     text
 }
@@ -262,18 +264,23 @@ fn table(table: &Table) -> Markup {
     }
 }
 
-/// The settings of a run that differ from their defaults, or those that do not.
-fn settings(record: &RunRecord, differ: bool) -> Markup {
-    let rows: Vec<_> = record.settings().filter(|(.., differs)| *differs == differ).collect();
+/// The settings of a run that were given or differ from their defaults, or the others.
+fn settings(record: &RunRecord, own: bool) -> Markup {
     let mut group: Option<SettingGroup> = None;
     html! {
         div.wide {
             table.text {
-                @for (setting, value, _) in rows {
+                thead { tr { th { "setting" } th { "value" } @if own { th { "from" } } th { } } }
+                @for UsedSetting { setting, value, origin } in record.settings(own) {
                     @if group.replace(setting.group) != Some(setting.group) {
-                        tr { th colspan="3" { (setting.group) } }
+                        tr { th colspan=(if own { "4" } else { "3" }) { (setting.group) } }
                     }
-                    tr { td { (setting.name) } td { (value) } td.minor { (setting.summary) } }
+                    tr {
+                        td { (setting.name) }
+                        td { (value) }
+                        @if own { td { (origin) } }
+                        td.minor { (setting.summary) }
+                    }
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use enmasse_charts::{EpochPoint, training_curves};
 use enmasse_system::files::{FileError, read_text};
-use enmasse_train::{Best, CheckpointMeta, RunConfig, RunPaths, SETTINGS, Setting};
+use enmasse_train::{Best, CheckpointMeta, RunConfig, RunPaths, SETTINGS, Setting, SettingOrigins};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -82,11 +82,21 @@ impl Test {
     }
 }
 
+/// A setting as a run has it.
+pub struct UsedSetting {
+    pub setting: &'static Setting,
+    pub value: String,
+    /// Where the value comes from, in words.
+    pub origin: String,
+}
+
 /// A run, as far as its folder tells.
 pub struct RunRecord {
     pub name: String,
     pub paths: RunPaths,
     pub config: RunConfig,
+    /// Where the settings come from; none of a run that did not keep it.
+    origins: Option<SettingOrigins>,
     pub epochs: Vec<Epoch>,
     /// The best value of what the run monitors.
     pub best: Best,
@@ -104,6 +114,7 @@ impl RunRecord {
         let weights = paths.require_weights().map_err(Failure::error)?;
         let text = paths.saved_config().map_err(Failure::error)?.unwrap_or_default();
         let config = RunConfig::from_toml(&text).map_err(Failure::error)?;
+        let origins = paths.read_origins().map_err(Failure::error)?;
         let best = CheckpointMeta::load(&weights).map_err(Failure::error)?.best;
         let lines = read(&paths.metrics())?;
         let mut epochs = Vec::new();
@@ -120,7 +131,7 @@ impl RunRecord {
         let unreadable = read(&paths.unreadable())?.map_or(0, |text| text.lines().count());
         let name = root.canonicalize().unwrap_or_else(|_| root.to_owned());
         let name = name.file_name().map_or_else(|| root.display().to_string(), |name| name.display().to_string());
-        Ok(RunRecord { name, paths, config, epochs, best, best_epoch, test, unreadable })
+        Ok(RunRecord { name, paths, config, origins, epochs, best, best_epoch, test, unreadable })
     }
 
     /// Images per second in training: the median of the whole epochs, without the first one if there are more.
@@ -174,14 +185,22 @@ impl RunRecord {
         (!points.is_empty()).then(|| training_curves("training curves", &points, mark))
     }
 
-    /// The settings with their values, and whether these are not the defaults.
-    pub fn settings(&self) -> impl Iterator<Item = (&'static Setting, String, bool)> {
+    /// The settings that were given or differ from their defaults, or all others.
+    pub fn settings(&self, own: bool) -> Vec<UsedSetting> {
         let default = RunConfig::default();
-        SETTINGS.iter().filter_map(move |setting| {
+        let used = SETTINGS.iter().filter_map(|setting| {
             let value = self.config.get(setting.name)?;
+            let given = self.origins.as_ref().and_then(|origins| origins.get(setting.name));
             let differs = default.get(setting.name).as_ref() != Some(&value);
-            Some((setting, value, differs))
-        })
+            let origin = match (given, differs, &self.origins) {
+                (Some(given), ..) => given,
+                (None, false, _) => "default",
+                (None, true, Some(_)) => "chosen for data and machine",
+                (None, true, None) => "not kept",
+            };
+            (own == (given.is_some() || differs)).then(|| UsedSetting { setting, value, origin: origin.to_owned() })
+        });
+        used.collect()
     }
 }
 

@@ -3,6 +3,7 @@
 use enmasse_train::{ClassCounts, MacroAverages};
 use enmasse_wording::{clock, grouped, one_line};
 
+use super::record::{RunRecord, UsedSetting};
 use super::{Evaluated, Reported};
 use crate::commands::eval::values::{Row, shown};
 use crate::output::csv::field;
@@ -131,6 +132,13 @@ pub fn classes(run: &Evaluated) -> Table {
     let all = [Cell::text("macro average"), count(run.found.samples), Cell::text("")];
     rows.push(all.into_iter().chain([precision, recall, f1].map(share)).collect());
     Table { columns, rows }
+}
+
+/// The settings that were given or differ from their defaults.
+pub fn settings(record: &RunRecord) -> Table {
+    let columns = vec![("setting", "setting"), ("value", "value"), ("from", "origin")];
+    let row = |used: UsedSetting| vec![Cell::text(used.setting.name), Cell::text(used.value), Cell::text(used.origin)];
+    Table { columns, rows: record.settings(true).into_iter().map(row).collect() }
 }
 
 fn values(rows: &[Row]) -> Table {

@@ -10,7 +10,7 @@ mod typed;
 use clap::{ArgMatches, Command};
 use enmasse_train::{RunFolder, SETTINGS, Stop};
 
-use crate::command_line::arguments::{data, decided, file, flag};
+use crate::command_line::arguments::{data, decided, file, flag, origins};
 use crate::command_line::launcher_flags;
 use crate::commands::view;
 use crate::data::staging::Copier;
@@ -48,6 +48,7 @@ pub fn command() -> Command {
         .args(launcher_flags::arguments())
         .args(typed::run_names())
         .arg(decided())
+        .arg(origins())
         .arg(file("config", "Read settings from this TOML file"))
         .arg(view::dashboard_flag())
 }
@@ -90,14 +91,7 @@ fn start_run(typed: Typed, interrupts: Interrupts, signals: &RunSignals, matches
     run.warn(&spec);
     if run.config.train.keeps_nothing() {
         let body = |rank: &Rank| rank::train(&run, rank, &signals.requests);
-        return ranks::host(
-            spec.world_size,
-            &run.config,
-            None,
-            || rank::command_line(&run.config),
-            Some(interrupts),
-            body,
-        );
+        return ranks::host(spec.world_size, &run.config, None, || rank::command_line(&run), Some(interrupts), body);
     }
     let paths = match spec.folder {
         Some(paths) => paths,
@@ -111,7 +105,7 @@ fn start_run(typed: Typed, interrupts: Interrupts, signals: &RunSignals, matches
         return requeue(&Rank::alone()).and(Err(Failure::Stopped(Stop::Requeue)));
     }
     let _dashboard = view::dashboard(matches, paths.root())?;
-    let command = || rank::command_line(&run.config);
+    let command = || rank::command_line(&run);
     let body = |rank: &Rank| rank::train(&run, rank, &signals.requests);
     ranks::host(spec.world_size, &run.config, Some(paths.root()), command, Some(interrupts), body)
 }

@@ -9,7 +9,8 @@ use enmasse_graph::Target;
 use enmasse_image::Crop;
 use enmasse_models::Model;
 use enmasse_train::{
-    FineTune, Objective, Preparation, ProgramConfig, RunConfig, RunPaths, TrainConfig, TrainingData, compile_plans,
+    FineTune, Objective, Preparation, ProgramConfig, RunConfig, RunPaths, SettingOrigins, TrainConfig, TrainingData,
+    compile_plans,
 };
 use enmasse_wording::{counted, grouped, one_line};
 
@@ -24,6 +25,8 @@ use crate::pretrained;
 /// The parts of a run, once they have been checked against each other.
 pub struct Run {
     pub config: RunConfig,
+    /// Where the settings come from.
+    pub origins: SettingOrigins,
     pub model: Model,
     pub data: TrainingData,
 }
@@ -81,7 +84,7 @@ impl Run {
             shards,
             &Target::default(),
         )?;
-        Ok(Run { config, model, data })
+        Ok(Run { config, origins: spec.origins.clone(), model, data })
     }
 
     /// Warns of GPUs that stay idle, of what is left out of the data, of options that have no effect, and of more computing threads than

@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::time::Instant;
 
 use enmasse_comm::Group;
-use enmasse_train::{DoneRecord, RunConfig, RunPaths, SETTINGS, Stop, StopRequests, TrainError, Trainer};
+use enmasse_train::{DoneRecord, RunPaths, SETTINGS, Stop, StopRequests, TrainError, Trainer};
 
 use super::prepare::Run;
 use super::search::search;
-use crate::command_line::arguments::DECIDED;
+use crate::command_line::arguments::{DECIDED, ORIGINS};
 use crate::command_line::settings::{self, cores};
 use crate::failure::Failure;
 use crate::failure::flight::keep_flight;
@@ -40,6 +40,7 @@ pub fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Fail
         .group(rank.group.clone())
         .loader_threads(loader_threads)
         .program(config.program.clone())
+        .origins(run.origins.clone())
         .attempt(attempt())
         .stop_on(requests.clone());
     if config.train.find_lr || config.train.find_batch {
@@ -83,8 +84,12 @@ pub fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Fail
 }
 
 /// The arguments of a rank: every value as decided here, so that ranks cannot decide differently.
-pub fn command_line(config: &RunConfig) -> Vec<OsString> {
+pub fn command_line(run: &Run) -> Vec<OsString> {
+    let Run { config, origins, .. } = run;
     let mut arguments = vec!["train".into(), format!("--{DECIDED}").into()];
+    // A map of texts.
+    let origins = serde_json::to_string(origins).unwrap_or_else(|_| "{}".to_owned());
+    arguments.push(format!("--{ORIGINS}={origins}").into());
     arguments.extend(settings::rank_flags(config, SETTINGS.iter().filter(|setting| setting.name != "data")));
     if let Some(data) = &config.train.data {
         arguments.extend(["--".into(), data.into()]);

@@ -19,7 +19,7 @@ const CHART: &str = "find_lr.svg";
 
 /// Searches as the configuration says. The first rank prints what was found.
 pub fn search(mut trainer: Trainer, run: &Run, rank: &Rank) -> Result<(), Failure> {
-    let Run { config, model, data } = run;
+    let Run { config, model, data, .. } = run;
     let failure = |error| match error {
         TrainError::Stopped { stop, .. } => Failure::Stopped(stop),
         error => Failure::from(error),

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use enmasse_launch::Launcher;
 use enmasse_train::{
-    Devices, LayeredConfig, RUNS, Resume, RunConfig, RunPaths, SettingSource, TrainConfig, TransportKind, locate_run,
-    newest_run,
+    Devices, LayeredConfig, RUNS, Resume, RunConfig, RunPaths, SettingOrigins, SettingSource, TrainConfig,
+    TransportKind, locate_run, newest_run,
 };
 
 use super::typed::Typed;
@@ -24,6 +24,8 @@ pub struct RunSpec {
     pub config: RunConfig,
     /// The same as they were given, each with its source.
     pub layers: LayeredConfig,
+    /// Where they come from, through all starts of the run.
+    pub origins: SettingOrigins,
     /// The run's folder. A new one without a name is made last, so that a run that is refused leaves nothing behind.
     pub folder: Option<RunPaths>,
     pub world_size: usize,
@@ -67,12 +69,13 @@ impl RunSpec {
         // The effective configuration includes the machine's defaults.
         config.program.devices.get_or_insert_with(|| Devices::new(settings::default_kind(), world_size));
         let (local_ranks, is_launched, speaks) = (world_size, false, true);
-        Ok(RunSpec { config, layers, folder, world_size, local_ranks, is_launched, speaks })
+        let origins = origins(&layers, folder.as_ref())?;
+        Ok(RunSpec { config, layers, origins, folder, world_size, local_ranks, is_launched, speaks })
     }
 
     /// For a rank of a launched job: takes part in what rank 0 decides.
     pub fn of_rank(typed: Typed, rank: &Rank, signals: &RunSignals) -> Result<Self, Failure> {
-        let Typed { mut layers, is_decided, .. } = typed;
+        let Typed { mut layers, is_decided, origins: decided, .. } = typed;
         let speaks = !is_decided && rank.is_first();
         let attempt = attempt();
         let asked = layers.config().train.clone();
@@ -116,9 +119,14 @@ impl RunSpec {
         // A rank of a job computes on one device; the run's record has the number of devices.
         let one = config.program.devices.unwrap_or_else(settings::default_device);
         config.program.devices = Some(one.of_run(rank.world_size()));
+        let origins = match decided {
+            Some(decided) => decided,
+            None => origins(&layers, Some(&folder))?,
+        };
         Ok(RunSpec {
             config,
             layers,
+            origins,
             folder: (!asked.keeps_nothing()).then_some(folder),
             world_size: rank.world_size(),
             local_ranks: rank.share.sharers,
@@ -132,6 +140,12 @@ impl RunSpec {
         let resume = &self.config.train.resume;
         self.folder.as_ref().filter(|paths| resume.is_on() && paths.resumed_checkpoint(resume).exists())
     }
+}
+
+/// Where the settings come from. What the run in `folder` has of earlier starts keeps its origin.
+fn origins(layers: &LayeredConfig, folder: Option<&RunPaths>) -> Result<SettingOrigins, Failure> {
+    let earlier = folder.map_or(Ok(None), RunPaths::read_origins).map_err(Failure::error)?;
+    Ok(SettingOrigins::of(layers, earlier.as_ref()))
 }
 
 /// Whether the run begins with its first weights, and not with a checkpoint.

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches};
 use enmasse_launch::process_variable;
-use enmasse_train::{LayeredConfig, RUNS, RunPaths, SettingSource};
+use enmasse_train::{LayeredConfig, RUNS, RunPaths, SettingOrigins, SettingSource};
 
-use crate::command_line::arguments::{option, path};
+use crate::command_line::arguments::{ORIGINS, option, path};
 use crate::command_line::launcher_flags::{self, LauncherFlags};
 use crate::command_line::settings;
 use crate::failure::{Failure, usage};
@@ -20,6 +20,8 @@ pub struct Typed {
     pub launched: Option<Launched>,
     /// Whether the process that started this rank has checked the flags, and copied the data.
     pub is_decided: bool,
+    /// Where the settings come from, as that process says.
+    pub origins: Option<SettingOrigins>,
 }
 
 impl Typed {
@@ -28,7 +30,9 @@ impl Typed {
         name_run(matches, &mut layers)?;
         name_resumed(&mut layers)?;
         let launched = LauncherFlags::of(matches).place(process_variable, automatic::exactly, &mut layers)?;
-        Ok(Typed { layers, launched, is_decided: settings::is_decided(matches) })
+        let origins = matches.get_one::<String>(ORIGINS).map(|text| serde_json::from_str(text)).transpose();
+        let origins = origins.map_err(|error| usage!("--{ORIGINS}: {error}"))?;
+        Ok(Typed { layers, launched, is_decided: settings::is_decided(matches), origins })
     }
 }
 
