@@ -22,6 +22,10 @@ pub enum Need {
     S3,
     /// Real pretrained weights, which packages have in them.
     Weights,
+    /// A browser, and a Python that drives it.
+    Browser,
+    /// A Python with TensorBoard and MLflow's client.
+    Loggers,
     /// A Slurm cluster of several nodes.
     Slurm,
     /// A network of several hosts.
@@ -55,6 +59,8 @@ impl Need {
             Need::Cuda => "cuda",
             Need::S3 => "s3",
             Need::Weights => "weights",
+            Need::Browser => "browser",
+            Need::Loggers => "loggers",
             Need::Slurm => "slurm",
             Need::Hosts => "hosts",
             Need::OpenMpi => "openmpi",
@@ -176,6 +182,26 @@ pub fn s3() -> Option<PathBuf> {
     let python = std::env::var_os("ENMASSE_TEST_S3").filter(|python| !python.is_empty());
     if python.is_none() {
         skip(Need::S3, "ENMASSE_TEST_S3 names no Python");
+    }
+    python.map(PathBuf::from)
+}
+
+/// The Python with Playwright that `ENMASSE_TEST_BROWSER` names, as `.ci/browser` makes it. If there is none, the test is in the
+/// table.
+pub fn browser() -> Option<PathBuf> {
+    let python = std::env::var_os("ENMASSE_TEST_BROWSER").filter(|python| !python.is_empty());
+    if python.is_none() {
+        skip(Need::Browser, "ENMASSE_TEST_BROWSER names no Python");
+    }
+    python.map(PathBuf::from)
+}
+
+/// The Python with TensorBoard and MLflow's client that `ENMASSE_TEST_LOGGERS` names, as `.ci/loggers` makes it. If there is none, the
+/// test is in the table.
+pub fn loggers() -> Option<PathBuf> {
+    let python = std::env::var_os("ENMASSE_TEST_LOGGERS").filter(|python| !python.is_empty());
+    if python.is_none() {
+        skip(Need::Loggers, "ENMASSE_TEST_LOGGERS names no Python");
     }
     python.map(PathBuf::from)
 }

@@ -2,6 +2,7 @@
 
 mod automatic;
 mod bad_inputs;
+mod browser;
 mod calibration;
 mod common;
 mod data;

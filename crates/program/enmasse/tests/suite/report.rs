@@ -9,7 +9,7 @@ use crate::common::{enmasse, finish, images, program, refused};
 const HOSTILE: &str = "=<script>alert(1)<|script>";
 
 /// Trains on a folder with a hostile class name, and returns the paths of the run and the data.
-fn trained(folder: &Path, name: &str) -> (String, String) {
+pub fn trained(folder: &Path, name: &str) -> (String, String) {
     let data = folder.join("data");
     if !data.exists() {
         fs::create_dir(folder.join("made")).unwrap();

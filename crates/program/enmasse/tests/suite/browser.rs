@@ -1,0 +1,60 @@
+//! Pages in a browser: narrow and wide, light and dark, without errors and without requests.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::common::{enmasse, finish};
+use crate::report::trained;
+
+/// What is wrong with pages, by `browser.py`, which says what it takes. `None` where there is no browser.
+pub fn problems(wanted: &Value) -> Option<Vec<String>> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/browser.py");
+    let ended = finish(Command::new(test_support::browser()?).arg(script).arg(wanted.to_string())).well();
+    Some(serde_json::from_str(&ended.stdout).unwrap())
+}
+
+#[test]
+fn a_report_is_for_every_screen() {
+    let folder = tempfile::tempdir().unwrap();
+    let (run, _) = trained(folder.path(), "one");
+    let (other, _) = trained(folder.path(), "other");
+    let html = folder.path().join("r.html").display().to_string();
+    enmasse(&["report", &run, &other, "--html", &html, "--devices", "cpu:1"]).well();
+    let address = format!("file://{html}");
+    let mut wanted = json!({
+        "pages": [address],
+        "allowed": [address],
+        "widths": [390, 1440],
+        // Of each run: curves, confusion and those of scores, the data's charts, images; classes and settings, and the runs themselves.
+        "shows": {"svg": 6, "img.chart": 4, "figure img": 2, "table": 5},
+        "absent": ["script", "iframe", "link"],
+    });
+    let Some(found) = problems(&wanted) else { return };
+    assert_eq!(found, [""; 0]);
+
+    // A page that is none of this is found out.
+    let bad = folder.path().join("bad.html");
+    let wide = "<body style='background:#fff'><div style='width:2000px'>x</div><script>undefined_name()</script>\
+                <img src='http://127.0.0.1:9/x.png'>";
+    std::fs::write(&bad, wide).unwrap();
+    let address = format!("file://{}", bad.display());
+    wanted["pages"] = json!([address]);
+    wanted["allowed"] = json!([address]);
+    wanted["widths"] = json!([390]);
+    wanted["screenshots"] = json!(folder.path());
+    let found = problems(&wanted).unwrap();
+    for (scheme, problem) in [
+        ("light", "request: http://127.0.0.1:9/x.png"),
+        ("light", "error: undefined_name is not defined"),
+        ("light", "0 of at least 5 table can be seen"),
+        ("light", "there are 1 script"),
+        ("light", "pixels wide"),
+        ("dark", "has the brightness 1.00"),
+    ] {
+        assert!(found.iter().any(|found| found.contains(scheme) && found.contains(problem)), "{problem}: {found:?}");
+    }
+    let pictures = std::fs::read_dir(folder.path()).unwrap().flatten();
+    assert_eq!(pictures.filter(|file| file.path().extension().is_some_and(|extension| extension == "png")).count(), 2);
+}
