@@ -6,14 +6,15 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-use enmasse_charts::{LabelledImage, class_distribution, image_sheet};
+use enmasse_charts::{LabelledImage, class_distribution, contact_sheet, image_sheet};
 use enmasse_data::Batch;
 use enmasse_system::files::{FileError, Staging};
 
 pub use learning::{BestConfusion, Curves};
 
 use crate::{
-    Artifact, Callback, CallbackResult, Control, EpochRecord, RunError, SaveReason, Saved, TrainError, TrainingData,
+    Artifact, Callback, CallbackResult, Control, EpochRecord, LogPoint, Media, RunError, SaveReason, Saved, TrainError,
+    TrainingData,
 };
 
 /// Number of images on a sheet.
@@ -38,7 +39,8 @@ pub struct Sheet {
     images: Vec<(Vec<u8>, String)>,
     /// Whether it takes no more images, because it is being drawn or has been.
     is_full: bool,
-    thread: Option<JoinHandle<Result<(), TrainError>>>,
+    /// Writes the chart, and returns the images alone as a PNG.
+    thread: Option<JoinHandle<Result<Vec<u8>, TrainError>>>,
 }
 
 impl Sheet {
@@ -85,7 +87,8 @@ impl Sheet {
             self.start()?;
         }
         let Some(thread) = self.thread.take() else { return Ok(()) };
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let png = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        control.log_media(LogPoint::Epoch(0), "augmented", Media::Png(png));
         control.artifact(Artifact::Chart, &self.path);
         Ok(())
     }
@@ -95,7 +98,11 @@ impl Sheet {
         let staging = self.staging.clone();
         let (path, size) = (self.path.clone(), self.size);
         let images = std::mem::take(&mut self.images);
-        let draw = move || write(&staging, &path, &draw_sheet(size, &images)?);
+        let draw = move || {
+            write(&staging, &path, &draw_sheet(size, &images)?)?;
+            let images: Vec<Vec<Vec<u8>>> = images.into_iter().map(|(pixels, _)| vec![pixels]).collect();
+            Ok(contact_sheet(size, &images)?)
+        };
         let thread = std::thread::Builder::new().name("charts".to_owned()).spawn(draw);
         self.thread = Some(thread.map_err(FileError::of("draw", &self.path)).map_err(RunError::from)?);
         Ok(())

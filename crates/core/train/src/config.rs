@@ -580,8 +580,11 @@ settings! {
         /// Writes weights/model-E.pth after every N epochs, with the preparation of images as JSON beside it. These files all stay. 0: never.
         export_every: u64 = 0, "EPOCHS", ANY, Run;
         /// MLflow's file store to log into
-        /// The folder that MLflow calls mlruns: parameters are the settings, metrics the values of each epoch. mlflow ui --backend-store-uri DIR shows it. A resumed run goes on in the same place.
+        /// The folder that MLflow calls mlruns: parameters are the settings, metrics the values of each epoch. mlflow ui --backend-store-uri DIR shows it; MLflow 3 wants MLFLOW_ALLOW_FILE_STORE=true in the environment for that. A resumed run goes on in the same place.
         mlflow: Option<PathBuf> = None => "none", "DIR", ANY, Run;
+        /// Log how weights are distributed
+        /// A histogram of each parameter after every epoch, for TensorBoard. For that all weights are read once an epoch, on a GPU also copied from it.
+        tensorboard_histograms: bool = false, "", ANY, Run;
         /// Steps between lines about steps
         /// They have loss, learning rate and images per second. 0: none.
         log_every: u64 = 0, "STEPS", ANY, Run, program;

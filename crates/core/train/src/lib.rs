@@ -46,6 +46,7 @@ mod loaded;
 mod logger;
 mod lookahead;
 mod lr_search;
+mod media;
 mod memory;
 pub mod metrics;
 mod mlflow;
@@ -110,6 +111,7 @@ pub use figures::{Bin, Calibration, LabelIssue, Probabilities, Ranked, Ranking, 
 pub use image_source::ImageSource;
 pub use logger::{Artifact, LogPoint, Logger};
 pub use lr_search::{LrPoint, LrSearch};
+pub use media::{Histogram, Media};
 pub use memory::{RankMemory, require_memory};
 pub use monitor::{Best, Direction, Monitor};
 pub use neighbors::{Neighbor, Neighborhood};

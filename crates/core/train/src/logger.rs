@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::{CallbackResult, EpochRecord, Evaluation, RunConfig, Started, TrainError};
+use crate::{CallbackResult, EpochRecord, Evaluation, Media, RunConfig, Started, TrainError};
 
 /// The point of a run that values belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,11 @@ pub trait Logger: Send {
     /// ([`crate::Control::log_step`]).
     fn scalars(&mut self, at: LogPoint, scalars: &[(&str, f64)]) -> CallbackResult;
 
+    /// An image or a histogram, which a callback logs of a step or an epoch ([`crate::Control::log_media`]).
+    fn media(&mut self, _at: LogPoint, _name: &str, _media: &Media) -> CallbackResult {
+        Ok(())
+    }
+
     /// The record of an epoch. By default its [`EpochRecord::scalars`].
     fn epoch(&mut self, record: &EpochRecord) -> CallbackResult {
         self.scalars(LogPoint::Epoch(record.epoch), &record.scalars())
@@ -103,6 +108,10 @@ impl<'a> Loggers<'a> {
 
     pub fn epoch(&mut self, record: &EpochRecord) -> Result<(), TrainError> {
         self.each("Logger::epoch", |logger| logger.epoch(record))
+    }
+
+    pub fn media(&mut self, at: LogPoint, name: &str, media: &Media) -> Result<(), TrainError> {
+        self.each("Logger::media", |logger| logger.media(at, name, media))
     }
 
     pub fn artifact(&mut self, kind: Artifact, path: &Path) -> Result<(), TrainError> {

@@ -7,7 +7,7 @@
 //! | `metrics.jsonl` | one line per epoch |
 //! | `metrics.csv` | the same as a table |
 //! | `mlflow_id.txt` | with `--mlflow`: the run's name in that store |
-//! | `events.out.tfevents.*` | the same for TensorBoard |
+//! | `events.out.tfevents.*` | the same for TensorBoard, with the settings, the augmented images and, if wanted, histograms |
 //! | `steps/events.out.tfevents.*` | values of single steps for TensorBoard, if a callback logs any |
 //! | `class_indices.json` | class names by label, as the tutorials write them |
 //! | `algorithms.txt` | the algorithms that a tuned run uses, which `--resume` reuses |

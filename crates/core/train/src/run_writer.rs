@@ -13,6 +13,7 @@ use enmasse_weights::Tensors;
 use crate::charts::{BestConfusion, Curves, Sheet, draw_classes};
 use crate::checkpoint::{CallbackStates, CheckpointFile, Draft};
 use crate::csv_log::CsvLog;
+use crate::media::Histograms;
 use crate::mlflow::MlFlow;
 use crate::plans::training_metrics;
 use crate::resumption::{changes, contradiction};
@@ -195,6 +196,9 @@ impl RunWriter {
                 self.folder.write_class_distribution(&draw_classes(data))?;
             }
             callbacks.push(Box::new(Sheet::new(staging.clone(), paths.augmented(), size, classes)));
+        }
+        if train.tensorboard_histograms {
+            callbacks.push(Box::new(Histograms));
         }
         Ok(RunFiles { loggers, callbacks })
     }

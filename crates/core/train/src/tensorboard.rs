@@ -3,6 +3,8 @@
 //! A record is the length (u64), a masked CRC-32C of the length, the bytes, and a masked CRC-32C of the bytes, all little
 //! endian. Sources: TensorFlow's `core/lib/io/record_writer.cc`, `core/util/event.proto`, `core/framework/summary.proto`.
 
+mod summaries;
+
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use enmasse_system::files::FileError;
 
 use crate::run_folder::create_folder_of;
-use crate::{CallbackResult, EpochRecord, LogPoint, Logger, RunError, TrainError};
+use crate::{CallbackResult, EpochRecord, LogPoint, Logger, Media, RunConfig, RunError, Started, TrainError};
 
 /// The folder of the values of single steps.
 const STEPS: &str = "steps";
@@ -23,6 +25,8 @@ const NOT_DRAWN: [&str; 3] = ["images_per_second", "seconds", "balanced_accuracy
 pub struct TensorBoard {
     path: PathBuf,
     file: File,
+    /// The last epoch that it has.
+    epoch: u64,
     /// The event file of single steps, once there are any.
     steps: Option<Box<TensorBoard>>,
 }
@@ -39,7 +43,7 @@ impl TensorBoard {
         create_folder_of(&path)?;
         let file =
             OpenOptions::new().append(true).create_new(true).open(&path).map_err(FileError::of("create", &path))?;
-        let mut board = TensorBoard { path, file, steps: None };
+        let mut board = TensorBoard { path, file, epoch: first_epoch, steps: None };
         let wall_time = now.as_secs_f64();
         board.write(&[version_event(wall_time), session_start_event(wall_time, first_epoch)])?;
         Ok(board)
@@ -47,8 +51,18 @@ impl TensorBoard {
 
     /// Adds values, of a step or an epoch.
     fn append(&mut self, step: u64, scalars: &[(String, f64)]) -> Result<(), RunError> {
-        let wall_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        self.write(&[scalars_event(wall_time, step, scalars)])
+        self.write(&[scalars_event(now(), step, scalars)])
+    }
+
+    /// The file for a point, and the point as TensorBoard's step.
+    fn file_of(&mut self, at: LogPoint) -> Result<(&mut TensorBoard, u64), RunError> {
+        match at {
+            LogPoint::Epoch(epoch) => {
+                self.epoch = epoch;
+                Ok((self, epoch))
+            }
+            LogPoint::Step(step) => Ok((self.steps(step)?, step)),
+        }
     }
 
     /// The file of single steps, which begins with `first` if it is new.
@@ -68,14 +82,23 @@ impl TensorBoard {
 }
 
 impl Logger for TensorBoard {
+    /// TensorBoard's table of hyperparameters lists the run with its settings. Of a resumed run it shows those of the first start.
+    fn start(&mut self, started: &Started, settings: &RunConfig) -> CallbackResult {
+        let event = summaries::settings_event(now(), started.first_epoch(), settings);
+        Ok(self.write(&[event]).map_err(TrainError::from)?)
+    }
+
     /// Steps have a file of their own: where a resumed run goes on, TensorBoard drops a file's later data by their step, whether that
     /// counts steps or epochs.
     fn scalars(&mut self, at: LogPoint, scalars: &[(&str, f64)]) -> CallbackResult {
         let scalars: Vec<_> = scalars.iter().map(|(name, value)| (tag(name), *value)).collect();
-        let written = match at {
-            LogPoint::Epoch(epoch) => self.append(epoch, &scalars),
-            LogPoint::Step(step) => self.steps(step).and_then(|steps| steps.append(step, &scalars)),
-        };
+        let written = self.file_of(at).and_then(|(file, step)| file.append(step, &scalars));
+        Ok(written.map_err(TrainError::from)?)
+    }
+
+    fn media(&mut self, at: LogPoint, name: &str, media: &Media) -> CallbackResult {
+        let event = |step| [summaries::media_event(now(), step, name, media)];
+        let written = self.file_of(at).and_then(|(file, step)| file.write(&event(step)));
         Ok(written.map_err(TrainError::from)?)
     }
 
@@ -87,6 +110,19 @@ impl Logger for TensorBoard {
         let scalars: Vec<_> = tutorials.chain(drawn).collect();
         self.scalars(LogPoint::Epoch(record.epoch), &scalars)
     }
+
+    /// Only a success ends it: the table keeps the first end of a run, and another one may be resumed.
+    fn finish(&mut self, error: Option<&TrainError>) -> CallbackResult {
+        if error.is_none() {
+            self.write(&[summaries::end_event(now(), self.epoch)]).map_err(TrainError::from)?;
+        }
+        Ok(())
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 /// `train_top5` becomes `train/top5`: TensorBoard groups charts by the part before the slash.
@@ -163,7 +199,7 @@ fn masked_crc(bytes: &[u8]) -> u32 {
     crc32c(bytes).rotate_right(15).wrapping_add(0xA282_EAD8)
 }
 
-/// CRC-32C (Castagnoli), bit by bit: a few hundred bytes per epoch need no table.
+/// CRC-32C (Castagnoli), bit by bit: some kilobytes an epoch, and an image a run, need no table.
 fn crc32c(bytes: &[u8]) -> u32 {
     let step = |crc: u32| (crc >> 1) ^ (0x82F6_3B78 & (crc & 1).wrapping_neg());
     !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc)))

@@ -9,7 +9,7 @@ use thiserror::Error;
 use super::Weights;
 use crate::run_event::is_of_epoch_record;
 use crate::stop::Request;
-use crate::{Artifact, StopRequests, TrainError};
+use crate::{Artifact, LogPoint, Media, StopRequests, TrainError};
 
 /// Steers a run from a callback.
 pub struct Control<'c> {
@@ -29,6 +29,8 @@ pub(crate) struct Steering {
     logged: BTreeMap<String, Mean>,
     /// Values of steps that the loggers do not have yet.
     pub steps: Vec<(u64, String, f64)>,
+    /// What else the loggers do not have yet.
+    pub media: Vec<(LogPoint, String, Media)>,
     /// Files that the loggers do not know yet.
     pub artifacts: Vec<(Artifact, PathBuf)>,
     /// The tensors that were set since ranks last compared them.
@@ -111,6 +113,11 @@ impl<'c> Control<'c> {
     /// of `metrics.jsonl` are epochs.
     pub fn log_step(&mut self, step: u64, name: impl Into<String>, value: f64) {
         self.steering.steps.push((step, name.into(), value));
+    }
+
+    /// Gives the loggers an image or a histogram, of a step or of an epoch. TensorBoard shows it.
+    pub fn log_media(&mut self, at: LogPoint, name: impl Into<String>, media: Media) {
+        self.steering.media.push((at, name.into(), media));
     }
 
     /// Tells the loggers of a file that has been written.

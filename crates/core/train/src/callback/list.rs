@@ -130,8 +130,9 @@ impl<'a> Callbacks<'a> {
         for callback in each_of(&mut self.own, &mut self.of_fit) {
             call(callback, &mut control).map_err(|error| TrainError::of_callback(hook, error))?;
         }
-        let Callbacks { loggers, control: Steering { steps, artifacts, .. }, .. } = self;
+        let Callbacks { loggers, control: Steering { steps, media, artifacts, .. }, .. } = self;
         steps.drain(..).try_for_each(|(step, name, value)| loggers.step(step, &name, value))?;
+        media.drain(..).try_for_each(|(at, name, media)| loggers.media(at, &name, &media))?;
         artifacts.drain(..).try_for_each(|(kind, path)| loggers.artifact(kind, &path))
     }
 }

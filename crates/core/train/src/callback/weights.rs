@@ -1,6 +1,7 @@
 //! The tensors of the model in a callback's hands.
 
 use enmasse_device::Program;
+use enmasse_graph::Arena;
 
 use crate::agreement::{fingerprint, held_by_all};
 use crate::weights::{fill, read_chosen};
@@ -24,6 +25,12 @@ impl<'c> Weights<'c> {
         let held = held_by_all(self.program);
         let state = self.program.plans().state.iter().filter(|tensor| held(tensor));
         state.map(|tensor| tensor.name.clone()).collect()
+    }
+
+    /// The names of the parameters among them.
+    pub fn parameters(&self) -> Vec<String> {
+        let parameters = self.program.plans().state.iter().filter(|tensor| tensor.slot.arena == Arena::Parameters);
+        parameters.map(|tensor| tensor.name.clone()).collect()
     }
 
     /// A tensor. It is the same on all ranks.

@@ -3,7 +3,7 @@
 The only argument is a JSON object. For each address in "pages", at each of "widths" pixels, in a light and a dark scheme, the page must
 tell no error, send no request that begins with none of "allowed", be no wider than the window, follow the scheme, and show at least so
 many of the elements that each selector in "shows" finds, as {"table": 2}. "absent" names selectors that find nothing. With
-"javascript": false the page has to do without scripts. "screenshots" is a folder for pictures of all that was opened.
+"javascript": false the page has to do without scripts. "screenshots" is a folder for images of all that was opened.
 """
 import json
 import shutil

@@ -55,6 +55,9 @@ fn a_report_is_for_every_screen() {
     ] {
         assert!(found.iter().any(|found| found.contains(scheme) && found.contains(problem)), "{problem}: {found:?}");
     }
-    let pictures = std::fs::read_dir(folder.path()).unwrap().flatten();
-    assert_eq!(pictures.filter(|file| file.path().extension().is_some_and(|extension| extension == "png")).count(), 2);
+    let screenshots = std::fs::read_dir(folder.path()).unwrap().flatten();
+    assert_eq!(
+        screenshots.filter(|file| file.path().extension().is_some_and(|extension| extension == "png")).count(),
+        2
+    );
 }

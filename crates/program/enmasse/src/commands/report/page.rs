@@ -33,7 +33,7 @@ p{margin:.4rem 0}.minor{color:var(--minor)}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
 th:first-child,td:first-child{text-align:left;white-space:normal;overflow-wrap:anywhere;min-width:8rem}
-.text td{text-align:left;white-space:normal;overflow-wrap:anywhere}.text th{text-align:left}
+.text td{text-align:left;white-space:normal;overflow-wrap:anywhere}.text td:nth-child(3){min-width:6.5rem}.text th{text-align:left}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.15rem 1rem;margin:.5rem 0}dt{color:var(--minor)}dd{margin:0;overflow-wrap:anywhere}
 .chart{max-width:100%;height:auto}
 .images{display:grid;grid-template-columns:repeat(auto-fill,minmax(16rem,1fr));gap:1rem}
