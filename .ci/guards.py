@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Guards on the text of the repository: file sizes, module headers, forbidden words and paths, fixture sizes, the crates'
 dependencies in ARCHITECTURE.md, their READMEs, the keys of JSON in docs/json.md, that links and paths in documents lead
-somewhere, and that every example is compiled."""
+somewhere, that every example is compiled, and that public crates can be packaged."""
 import gzip
 import hashlib
 import pathlib
@@ -203,8 +203,31 @@ def unlisted():
             yield f"{manifest}: examples/{name} is not listed"
 
 
+def unpackaged():
+    """What keeps a public crate from being a package of its own. A dependency for tests is found by its path alone: crates test
+    each other in a circle, and some are not public."""
+    shared = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["dependencies"]
+    for path in sorted(ROOT.glob("crates/*/*/Cargo.toml")):
+        manifest, name = tomllib.loads(path.read_text()), path.relative_to(ROOT)
+        if manifest["package"].get("publish") is False:
+            continue
+        for licence in ("LICENSE-MIT", "LICENSE-APACHE"):
+            copy = path.parent / licence
+            if not copy.is_symlink() or not copy.samefile(ROOT / licence):
+                yield f"{name}: {licence} beside it is no link to that of the repository"
+        for key in ("description", "license", "rust-version"):
+            if key not in manifest["package"]:
+                yield f"{name}: no {key}"
+        for other in manifest.get("dependencies", {}):
+            if "path" in shared.get(other, {}) and "version" not in shared[other]:
+                yield f"Cargo.toml: {other} has no version, and {name} depends on it"
+        for other, how in manifest.get("dev-dependencies", {}).items():
+            if "version" in how or how.get("workspace") and "version" in shared.get(other, {}) and "path" in shared[other]:
+                yield f"{name}: the dev-dependency {other} has a version; give its path alone"
+
+
 def main():
-    found = [*problems(), *untruths(), *stale(), *undocumented(), *dead_ends(), *unlisted()]
+    found = [*problems(), *unpackaged(), *untruths(), *stale(), *undocumented(), *dead_ends(), *unlisted()]
     print("\n".join(found) or "guards: nothing found")
     sys.exit(1 if found else 0)
 

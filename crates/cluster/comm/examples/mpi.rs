@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use enmasse_comm::{Group, MpiFamily, Rendezvous, TransportChoice};
-use enmasse_tensor::AlignedBuffer;
 use libloading::os::unix::Library;
 
 /// About how long a block of calls takes.
@@ -62,10 +61,12 @@ impl Way {
 
 fn measure(group: &Group, bare: &Bare, bytes: usize) -> Result<(), Box<dyn Error>> {
     // As a program's gradients are.
-    let memory = Arc::new(AlignedBuffer::zeroed(bytes)?);
-    group.register_memory(&memory);
-    // SAFETY: nothing else uses the memory, which is zeroed.
-    let data = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr().cast::<f32>(), bytes / size_of::<f32>()) };
+    let mut memory = Arc::new(vec![0f32; bytes / size_of::<f32>()]);
+    let start = Arc::get_mut(&mut memory).ok_or("the memory is shared")?.as_mut_ptr();
+    // SAFETY: the vector owns these bytes, and nothing changes its length.
+    unsafe { group.register_memory(&memory, start.cast(), size_of_val(&memory[..])) };
+    // SAFETY: nothing else uses the memory.
+    let data = unsafe { std::slice::from_raw_parts_mut(start, bytes / size_of::<f32>()) };
     let mut block = |way: Way, calls: i64| -> Result<f64, Box<dyn Error>> {
         group.barrier()?;
         let start = Instant::now();

@@ -5,12 +5,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use enmasse_tensor::AlignedBuffer;
-
 use crate::cause::Cause;
 use crate::element::{Element, Reduction};
 use crate::engine::Handle;
 use crate::group::Group;
+use crate::memory::RegisteredMemory;
 use crate::operation::{Kind, Operation};
 use crate::pieces::piece;
 use crate::shards::ShardMap;
@@ -44,11 +43,15 @@ impl Group {
         })
     }
 
-    /// Gives the group a share of memory on which operations will work. Then MPI receives into it without a detour, because the
-    /// memory outlives an operation that has failed while data still come. The group does not keep it otherwise.
-    pub fn register_memory(&self, memory: &Arc<AlignedBuffer>) {
+    /// Gives the group a share of the `len` bytes from `start`, on which operations will work. Then MPI receives into them
+    /// without a detour, because they outlive an operation that has failed while data still come. The group does not keep them
+    /// otherwise.
+    ///
+    /// # Safety
+    /// `owner` owns these bytes: they stay valid, and where they are, for as long as it lives.
+    pub unsafe fn register_memory<M: Send + Sync + 'static>(&self, owner: &Arc<M>, start: *mut u8, len: usize) {
         if let Some(engine) = &self.core.engine {
-            engine.register_memory(memory);
+            engine.register_memory(RegisteredMemory::new(owner, start, len));
         }
     }
 

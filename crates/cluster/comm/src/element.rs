@@ -1,6 +1,83 @@
 //! Element types that can be sent and summed, and how two values combine.
 
-use enmasse_tensor::{Bf16, DType, F16};
+use half::{bf16 as Bf16, f16 as F16};
+
+/// Evaluates an expression with the element type of a [`DType`]: `with_element!(dtype, T => size_of::<T>())`.
+macro_rules! with_element {
+    ($dtype:expr, $type:ident => $body:expr) => {
+        match $dtype {
+            $crate::element::DType::Bf16 => {
+                type $type = half::bf16;
+                $body
+            }
+            $crate::element::DType::F16 => {
+                type $type = half::f16;
+                $body
+            }
+            $crate::element::DType::F32 => {
+                type $type = f32;
+                $body
+            }
+            $crate::element::DType::F64 => {
+                type $type = f64;
+                $body
+            }
+            $crate::element::DType::I32 => {
+                type $type = i32;
+                $body
+            }
+            $crate::element::DType::I64 => {
+                type $type = i64;
+                $body
+            }
+            $crate::element::DType::U8 => {
+                type $type = u8;
+                $body
+            }
+        }
+    };
+}
+
+pub(crate) use with_element;
+
+/// The element types of collectives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DType {
+    /// The upper half of an f32.
+    Bf16,
+    /// IEEE half precision.
+    F16,
+    /// IEEE single precision.
+    F32,
+    /// IEEE double precision.
+    F64,
+    /// Unsigned bytes.
+    U8,
+    /// 32-bit integers.
+    I32,
+    /// 64-bit integers.
+    I64,
+}
+
+impl DType {
+    /// Bytes per element.
+    pub const fn size(self) -> usize {
+        with_element!(self, T => size_of::<T>())
+    }
+
+    /// The name used in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DType::Bf16 => "bf16",
+            DType::F16 => "f16",
+            DType::F32 => "f32",
+            DType::F64 => "f64",
+            DType::U8 => "u8",
+            DType::I32 => "i32",
+            DType::I64 => "i64",
+        }
+    }
+}
 
 mod sealed {
     pub trait Sealed {}
@@ -78,44 +155,6 @@ element!(f64, F64, |left, right| left + right);
 element!(i32, I32, i32::wrapping_add);
 element!(i64, I64, i64::wrapping_add);
 element!(u8, U8, u8::wrapping_add);
-
-/// Evaluates an expression with the element type of a [`DType`]: `with_element!(dtype, T => size_of::<T>())`.
-macro_rules! with_element {
-    ($dtype:expr, $type:ident => $body:expr) => {
-        match $dtype {
-            enmasse_tensor::DType::Bf16 => {
-                type $type = enmasse_tensor::Bf16;
-                $body
-            }
-            enmasse_tensor::DType::F16 => {
-                type $type = enmasse_tensor::F16;
-                $body
-            }
-            enmasse_tensor::DType::F32 => {
-                type $type = f32;
-                $body
-            }
-            enmasse_tensor::DType::F64 => {
-                type $type = f64;
-                $body
-            }
-            enmasse_tensor::DType::I32 => {
-                type $type = i32;
-                $body
-            }
-            enmasse_tensor::DType::I64 => {
-                type $type = i64;
-                $body
-            }
-            enmasse_tensor::DType::U8 => {
-                type $type = u8;
-                $body
-            }
-        }
-    };
-}
-
-pub(crate) use with_element;
 
 #[cfg(test)]
 mod tests {

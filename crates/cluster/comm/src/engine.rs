@@ -10,12 +10,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use enmasse_tensor::AlignedBuffer;
-
 use crate::cause::{Cause, CauseKind};
 use crate::failure::Failure;
 use crate::flight::FlightRecorder;
 use crate::locks::{lock, wait};
+use crate::memory::RegisteredMemory;
 use crate::operation::Operation;
 use crate::options::GroupOptions;
 use crate::transport::{RunningOperation, Stop, Transport};
@@ -121,7 +120,7 @@ impl Engine {
     }
 
     /// See [`Transport::register_memory`].
-    pub(crate) fn register_memory(&self, memory: &Arc<AlignedBuffer>) {
+    pub(crate) fn register_memory(&self, memory: RegisteredMemory) {
         lock(&self.shared.transport).register_memory(memory);
     }
 

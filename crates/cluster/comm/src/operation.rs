@@ -2,9 +2,7 @@
 
 use std::ops::Range;
 
-use enmasse_tensor::DType;
-
-use crate::element::{Element, Reduction};
+use crate::element::{DType, Element, Reduction};
 use crate::group_path::GroupPath;
 use crate::pieces::piece;
 use crate::shards::ShardMap;

@@ -111,10 +111,10 @@ impl KeyValues {
             link.stream().set_read_timeout(None)?;
             let request = link.receive(FRAME_LIMIT)?;
             let (key, rest) = split_key(&request.payload).ok_or(io::ErrorKind::InvalidData)?;
-            let answer = match (request.kind, rest.as_array()) {
+            let answer = match (request.kind, <[u8; 4]>::try_from(rest)) {
                 (SET, _) => self.set(rank, key, rest).map(|()| (DONE, vec![])),
-                (WAIT, Some(limit)) => {
-                    self.wait(key, Duration::from_millis(u32::from_le_bytes(*limit).into())).map(|value| (VALUE, value))
+                (WAIT, Ok(limit)) => {
+                    self.wait(key, Duration::from_millis(u32::from_le_bytes(limit).into())).map(|value| (VALUE, value))
                 }
                 _ => return Err(io::ErrorKind::InvalidData.into()),
             };

@@ -94,7 +94,8 @@ impl Bound {
         let mut arenas = Vec::new();
         for (arena, count) in [(Arena::Gradients, schedule.slots), (Arena::Activations, schedule.activations())] {
             let memory = Arc::new(allocate(arena, count * plans.arena_bytes(arena))?);
-            group.iter().for_each(|group| group.register_memory(&memory));
+            // SAFETY: the buffer owns these bytes, and never moves them.
+            group.iter().for_each(|group| unsafe { group.register_memory(&memory, memory.as_ptr(), memory.len()) });
             arenas.push((arena, memory));
         }
         let start = |arena: Arena| {

@@ -15,12 +15,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use enmasse_tensor::AlignedBuffer;
-
 use super::Mpi;
 use super::process::{Parting, Process};
 use super::sys::Handle;
 use crate::failure::Failure;
+use crate::memory::Mapping;
 use crate::operation::{HEADER_BYTES, Header};
 use crate::transport::DIRECT_BYTES;
 use crate::transport::hierarchical::{Links, Peer, SegmentSizes};
@@ -59,7 +58,7 @@ struct Line<H> {
     received: VecDeque<Receipt<H>>,
     /// Where messages for an operation's memory arrive, then a pack, then the packs that are sent. It may have to outlive the
     /// line.
-    staging: ManuallyDrop<AlignedBuffer>,
+    staging: ManuallyDrop<Mapping>,
     /// Where the next message for an operation's memory begins.
     staged: usize,
     /// What is left of the pack that has come.
@@ -95,7 +94,7 @@ impl<H: Handle> Messages<H> {
         let line = |peer: usize| {
             let peer = c_int::try_from(peer).map_err(io::Error::other)?;
             // Pages that no message touches use no memory.
-            let staging = ManuallyDrop::new(AlignedBuffer::zeroed(STAGED + (1 + AT_ONCE) * PACK)?);
+            let staging = ManuallyDrop::new(Mapping::private(STAGED + (1 + AT_ONCE) * PACK)?);
             let (sent, received) = (VecDeque::with_capacity(AT_ONCE), VecDeque::with_capacity(AT_ONCE));
             Ok(Line { peer, sent, received, staging, staged: 0, unpacked: 0..0, packs: 0 })
         };
@@ -228,7 +227,7 @@ fn together(queue: &Queue, first: usize) -> usize {
 }
 
 /// Copies the first message that is expected from a place in the staging; it is complete then.
-fn take(staging: &AlignedBuffer, at: usize, queue: &mut Queue) {
+fn take(staging: &Mapping, at: usize, queue: &mut Queue) {
     if let Some(Bytes { start, len, .. }) = queue.get(0) {
         // SAFETY: the message has arrived there, and the memory for it is valid and used by no other code.
         unsafe { std::ptr::copy_nonoverlapping(staging.as_ptr().wrapping_add(at).cast_const(), start, len) };

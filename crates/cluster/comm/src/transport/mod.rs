@@ -4,13 +4,12 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use enmasse_tensor::AlignedBuffer;
-
 use crate::awake::Awake;
 use crate::cause::{Cause, CauseKind};
 use crate::element::Element;
 use crate::failure::Failure;
 use crate::group_path::GroupPath;
+use crate::memory::RegisteredMemory;
 use crate::operation::{Header, Identity, Operation};
 use crate::options::GroupOptions;
 
@@ -45,7 +44,7 @@ pub(crate) trait Transport: Send {
 
     /// Takes a share of memory for the time of each operation that works on it, and for ever if the operation fails while
     /// something may still be written there. No operation is under way.
-    fn register_memory(&mut self, _: &Arc<AlignedBuffer>) {}
+    fn register_memory(&mut self, _: RegisteredMemory) {}
 
     /// Tells the other ranks that this one leaves, and takes part in no further operation. A transport that must not leave
     /// before the others waits for them until the group fails, or for as long as `timeouts`.

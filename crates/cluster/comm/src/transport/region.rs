@@ -5,18 +5,16 @@
 
 use std::fs::File;
 use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use enmasse_tensor::AlignedBuffer;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::process::geteuid;
 use rustix::thread::{Timespec, futex, sched_getcpu};
 
+use crate::memory::Mapping;
 use crate::operation::HEADER_WORDS;
 
 /// Slots in which each rank stages data: one being filled, one being read, and slack for a late rank.
@@ -139,15 +137,10 @@ impl Layout {
 /// The memory of one group, or of its ranks on one node. Ranks of one process share the value; ranks of several processes
 /// map the same file.
 pub(crate) struct Region {
-    memory: Memory,
+    memory: Mapping,
     layout: Layout,
     marks_offset: usize,
     slots_offset: usize,
-}
-
-enum Memory {
-    Private(AlignedBuffer),
-    Mapped { base: NonNull<u8>, len: NonZeroUsize },
 }
 
 // SAFETY: control words are atomics; slots are raw memory whose users follow the protocol of `shared`.
@@ -159,7 +152,7 @@ impl Region {
     /// Ordinary memory, for the threads of one process.
     pub(crate) fn private(layout: Layout) -> std::io::Result<Self> {
         let bytes = layout.bytes().ok_or(std::io::ErrorKind::OutOfMemory)?;
-        Self::of(Memory::Private(AlignedBuffer::zeroed(bytes.get())?), layout)
+        Self::of(Mapping::private(bytes.get())?, layout)
     }
 
     /// A new memory file, for processes. Others map it through `/proc/<pid>/fd/<number>` while the descriptor is open.
@@ -168,7 +161,7 @@ impl Region {
         let file = memfd_create("enmasse", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, bytes.get() as u64)?;
         fcntl_add_seals(&file, SEALS)?;
-        Ok((Self::map(&file, bytes, layout)?, file))
+        Ok((Self::of(Mapping::shared(&file, bytes)?, layout)?, file))
     }
 
     /// Maps the memory file at `path`, which must be one that [`Region::create`] made for this user with this layout.
@@ -179,22 +172,13 @@ impl Region {
         let seals = fcntl_get_seals(&file).unwrap_or(SealFlags::empty());
         let stat = fstat(&file)?;
         match problem(seals, stat.st_uid, stat.st_size as u64, bytes) {
-            None => Self::map(&file, bytes, layout),
+            // The seals keep the file from shrinking under it.
+            None => Self::of(Mapping::shared(&file, bytes)?, layout),
             Some(why) => Err(std::io::Error::other(why)),
         }
     }
 
-    fn map(file: &impl AsFd, len: NonZeroUsize, layout: Layout) -> std::io::Result<Self> {
-        // SAFETY: a fresh mapping aliases no other memory of this program; the seals keep the file from shrinking under
-        // it.
-        let base = unsafe {
-            mmap(std::ptr::null_mut(), len.get(), ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)
-        }?;
-        let base = NonNull::new(base.cast()).ok_or(std::io::ErrorKind::OutOfMemory)?;
-        Self::of(Memory::Mapped { base, len }, layout)
-    }
-
-    fn of(memory: Memory, layout: Layout) -> std::io::Result<Self> {
+    fn of(memory: Mapping, layout: Layout) -> std::io::Result<Self> {
         let offsets = layout.marks_offset().zip(layout.slots_offset());
         let (marks_offset, slots_offset) = offsets.ok_or(std::io::ErrorKind::OutOfMemory)?;
         Ok(Region { memory, layout, marks_offset, slots_offset })
@@ -206,10 +190,7 @@ impl Region {
     }
 
     fn base(&self) -> *mut u8 {
-        match &self.memory {
-            Memory::Private(buffer) => buffer.as_ptr(),
-            Memory::Mapped { base, .. } => base.as_ptr(),
-        }
+        self.memory.as_ptr()
     }
 
     pub(crate) fn ranks(&self) -> usize {
@@ -251,15 +232,6 @@ fn problem(seals: SealFlags, owner: u32, size: u64, bytes: NonZeroUsize) -> Opti
         Some("the shared memory has another size: do all ranks run the same program?".to_owned())
     } else {
         None
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        if let Memory::Mapped { base, len } = self.memory {
-            // SAFETY: mapped by `map`, and nothing borrows it any more.
-            let _ = unsafe { munmap(base.as_ptr().cast(), len.get()) };
-        }
     }
 }
 

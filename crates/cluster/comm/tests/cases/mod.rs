@@ -5,8 +5,7 @@
 use std::slice;
 use std::sync::Arc;
 
-use enmasse_comm::{Element, Fold, Group, Reduction, ShardMap, tree_fold};
-use enmasse_tensor::{AlignedBuffer, Bf16};
+use enmasse_comm::{Bf16, Element, Fold, Group, Reduction, ShardMap, tree_fold};
 
 /// Values of all magnitudes, so that another order of addition would give other bits.
 pub fn value(seed: u64, shard: usize, i: usize) -> f64 {
@@ -51,10 +50,12 @@ fn one_type<T: Element>(
 /// Sums and copies on memory that is registered have the same bits as on other memory.
 pub fn on_lent_memory(group: &Group, len: usize) {
     let (rank, ranks) = (group.rank(), group.world_size());
-    let memory = Arc::new(AlignedBuffer::zeroed(len * size_of::<f32>()).unwrap());
-    group.register_memory(&memory);
-    // SAFETY: the buffer is zeroed, and this function alone uses it.
-    let registered = unsafe { slice::from_raw_parts_mut(memory.as_ptr().cast::<f32>(), len) };
+    let mut memory = Arc::new(vec![0f32; len]);
+    let start = Arc::get_mut(&mut memory).unwrap().as_mut_ptr();
+    // SAFETY: the vector owns these bytes, and nothing changes its length.
+    unsafe { group.register_memory(&memory, start.cast(), len * size_of::<f32>()) };
+    // SAFETY: this function alone uses the memory.
+    let registered = unsafe { slice::from_raw_parts_mut(start, len) };
     let own = |i| value(len as u64, rank, i) as f32;
     let mut other: Vec<f32> = (0..len).map(own).collect();
     registered.copy_from_slice(&other);

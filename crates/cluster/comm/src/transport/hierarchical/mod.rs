@@ -14,10 +14,8 @@ use std::io::{self, ErrorKind};
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-
-use enmasse_tensor::AlignedBuffer;
 
 use super::queue::Bytes;
 use super::region::{Counters, Layout, Region, SLOTS};
@@ -26,6 +24,7 @@ use crate::cause::CauseKind;
 use crate::element::with_element;
 use crate::failure::Failure;
 use crate::locks::lock;
+use crate::memory::{Mapping, MemoryOwner, RegisteredMemory};
 use crate::net::mac::Altered;
 use crate::operation::{HEADER_BYTES, Header, Kind, Operation};
 use crate::shards::PARTIALS_LIMIT;
@@ -73,13 +72,13 @@ pub(crate) struct HierarchicalTransport {
     /// This rank's header, and one from each peer. Like `scratch`, it may have to outlive the transport.
     headers: ManuallyDrop<Vec<[u8; HEADER_BYTES]>>,
     /// Room for partial sums, in each window those of this node and those of the others.
-    scratch: ManuallyDrop<AlignedBuffer>,
+    scratch: ManuallyDrop<Mapping>,
     /// Bytes of a part of `scratch`.
     room: usize,
     segments: SegmentSizes,
     /// What has been registered, and the memory that the current operation receives into, if that is among it.
-    registered: Vec<Weak<AlignedBuffer>>,
-    held: Option<Arc<AlignedBuffer>>,
+    registered: Vec<RegisteredMemory>,
+    held: Option<MemoryOwner>,
     /// Number of chunks done in all operations; equal on all ranks of the node between operations.
     chunk: u64,
     spin: Duration,
@@ -147,7 +146,7 @@ impl HierarchicalTransport {
             partials: vec![0; topology.nodes().len()],
             headers: ManuallyDrop::new(vec![[0; HEADER_BYTES]; 1 + peers.all.len()]),
             // Pages that no operation touches use no memory.
-            scratch: ManuallyDrop::new(AlignedBuffer::zeroed(2 * WINDOWS * room)?),
+            scratch: ManuallyDrop::new(Mapping::private(2 * WINDOWS * room)?),
             room,
             segments,
             registered: Vec::new(),
@@ -166,15 +165,11 @@ impl HierarchicalTransport {
     }
 
     /// The registered memory that the operation's output is in.
-    fn registered_memory(&self, operation: &Operation) -> Option<Arc<AlignedBuffer>> {
+    fn registered_memory(&self, operation: &Operation) -> Option<MemoryOwner> {
         let ranks = self.members.world_size();
         let start = operation.output.addr();
         let end = start + operation.part_from(ranks - 1, ranks).end;
-        let holds = |memory: &Arc<AlignedBuffer>| {
-            let first = memory.as_ptr().addr();
-            first <= start && end <= first + memory.len()
-        };
-        self.registered.iter().filter_map(Weak::upgrade).find(holds)
+        self.registered.iter().filter(|memory| memory.holds(start..end)).find_map(RegisteredMemory::owner)
     }
 
     /// A part of the output, to be received.
@@ -414,9 +409,9 @@ impl Transport for HierarchicalTransport {
         None
     }
 
-    fn register_memory(&mut self, memory: &Arc<AlignedBuffer>) {
-        self.registered.retain(|registered| registered.strong_count() > 0);
-        self.registered.push(Arc::downgrade(memory));
+    fn register_memory(&mut self, memory: RegisteredMemory) {
+        self.registered.retain(RegisteredMemory::is_alive);
+        self.registered.push(memory);
     }
 
     fn close(&mut self, failure: &Failure, timeout: Duration) {
@@ -430,7 +425,7 @@ static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
 
 /// The headers, the scratch, and what was registered for the operation that failed.
 #[expect(dead_code, reason = "held for ever")]
-struct Kept(Vec<[u8; HEADER_BYTES]>, AlignedBuffer, Option<Arc<AlignedBuffer>>);
+struct Kept(Vec<[u8; HEADER_BYTES]>, Mapping, Option<MemoryOwner>);
 
 impl Drop for HierarchicalTransport {
     fn drop(&mut self) {

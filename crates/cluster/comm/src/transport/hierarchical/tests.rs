@@ -6,8 +6,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{io, ptr, slice, thread};
 
-use enmasse_tensor::AlignedBuffer;
-
 use super::{HierarchicalTransport, Links, Peer, SLOT_BYTES, SegmentSizes};
 use crate::failure::Failure;
 use crate::flight::FlightRecorder;
@@ -135,12 +133,14 @@ fn sums_arrive_in_lent_memory() {
     let check = |registers: bool, from: usize, expected: [bool; 3]| {
         let ([first, second], lasting) = pair(Manner::Fast);
         let other = sum(second, COUNT);
-        let memory = Arc::new(AlignedBuffer::zeroed((COUNT + 8) * size_of::<f32>()).unwrap());
+        let mut memory = Arc::new(vec![0f32; COUNT + 8]);
+        let start = Arc::get_mut(&mut memory).unwrap().as_mut_ptr();
         if registers {
-            first.register_memory(&memory);
+            // SAFETY: the vector owns these bytes, and nothing changes its length.
+            unsafe { first.register_memory(&memory, start.cast(), (COUNT + 8) * size_of::<f32>()) };
         }
         // SAFETY: it ends within the memory, where its user has room for it, and nothing else uses it.
-        let data = unsafe { slice::from_raw_parts_mut(memory.as_ptr().cast::<f32>().wrapping_add(from), COUNT) };
+        let data = unsafe { slice::from_raw_parts_mut(start.wrapping_add(from), COUNT) };
         data.fill(1.0);
         first.all_reduce(data).unwrap();
         assert!(data.iter().all(|&value| value == 3.0));
@@ -161,12 +161,14 @@ fn lent_memory_outlives_a_failed_operation() {
     let check = |registers: bool, expected: usize| {
         let ([first, second], _) = pair(Manner::Breaking);
         let other = sum(second, COUNT);
-        let memory = Arc::new(AlignedBuffer::zeroed(COUNT * size_of::<f32>()).unwrap());
+        let mut memory = Arc::new(vec![0f32; COUNT]);
+        let start = Arc::get_mut(&mut memory).unwrap().as_mut_ptr();
         if registers {
-            first.register_memory(&memory);
+            // SAFETY: the vector owns these bytes, and nothing changes its length.
+            unsafe { first.register_memory(&memory, start.cast(), COUNT * size_of::<f32>()) };
         }
-        // SAFETY: nothing else uses the memory, which is zeroed.
-        let data = unsafe { slice::from_raw_parts_mut(memory.as_ptr().cast::<f32>(), COUNT) };
+        // SAFETY: nothing else uses the memory.
+        let data = unsafe { slice::from_raw_parts_mut(start, COUNT) };
         let cause = first.all_reduce(data).unwrap_err();
         assert!(cause.message.contains("it is cut"), "{cause}");
         assert_eq!(other.join().unwrap(), None);
