@@ -90,6 +90,9 @@ fn machine() -> String {
 impl Group {
     /// How the clock of each rank differs from that of rank 0. All ranks call it, each with its own clock, and have the
     /// same result. Clocks of different machines drift apart, so the result holds for a short time.
+    ///
+    /// # Errors
+    /// The group's [`Cause`]: a rank calls another operation, has failed or left, or comes too late.
     pub fn compare_clocks(&self, clock: &Clock) -> Result<Vec<ClockOffset>, Arc<Cause>> {
         let mut accuracies = vec![0; self.world_size()];
         self.all_gather(&[clock.accuracy], &mut accuracies)?;

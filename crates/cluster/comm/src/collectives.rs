@@ -29,6 +29,9 @@ pub enum Reduce {
 impl Group {
     /// Combines one number from each rank, on every rank. In a group of one the result is the number itself.
     ///
+    /// # Errors
+    /// The group's [`Cause`]: a rank calls another operation, has failed or left, or comes too late.
+    ///
     /// ```
     /// use enmasse_comm::{Group, Reduce};
     /// assert_eq!(Group::single().reduce(0.25, Reduce::Mean)?, 0.25);
@@ -56,14 +59,31 @@ impl Group {
     }
 
     /// The sum over all ranks, in the fixed tree of [`crate::tree_fold`], on every rank.
+    ///
+    /// # Errors
+    /// The group's [`Cause`]: a rank calls another operation, has failed or left, or comes too late.
     pub fn all_reduce<T: Element>(&self, data: &mut [T]) -> Result<(), Arc<Cause>> {
         self.all_reduce_with(data, Reduction::Sum)
     }
 
     /// The same for any reduction.
+    ///
+    /// # Errors
+    /// The group's [`Cause`]: a rank calls another operation, has failed or left, or comes too late.
     pub fn all_reduce_with<T: Element>(&self, data: &mut [T], reduction: Reduction) -> Result<(), Arc<Cause>> {
         let pointer = data.as_mut_ptr();
         self.run(Operation { reduction, ..self.sum_of(Kind::AllReduce, pointer, data.len()) })
+    }
+
+    /// Combines the ranks' `data` as by [`Group::all_reduce_with`], with the same bits, on rank `root` alone. On the other ranks the
+    /// data are undefined afterwards.
+    ///
+    /// # Errors
+    /// The group's [`Cause`]: `root` is no rank, a rank calls another operation, has failed or left, or comes too
+    /// late.
+    pub fn reduce_to<T: Element>(&self, data: &mut [T], reduction: Reduction, root: usize) -> Result<(), Arc<Cause>> {
+        let operation = Operation { reduction, ..self.sum_of(Kind::Reduce, data.as_mut_ptr(), data.len()) };
+        self.run(self.with_root(operation, root)?)
     }
 
     /// Starts the sum over all ranks of `len` elements at `data`, and returns. The communication thread carries out
@@ -82,6 +102,10 @@ impl Group {
     /// A rank first adds up its own shards wherever they form whole subtrees ([`ShardMap::schedule`]). Partial sum j is
     /// the `len` elements of `data` from `j * stride`. The first `len` elements become the result; the others are
     /// undefined afterwards.
+    ///
+    /// # Errors
+    /// The group's [`Cause`]: there are fewer shards than ranks, `data` has no room for the partial sums, a rank
+    /// calls another operation, has failed or left, or comes too late.
     ///
     /// ```
     /// use enmasse_comm::Group;
@@ -153,20 +177,23 @@ impl Group {
     }
 
     /// Copies `data` of rank `root` to all others.
+    ///
+    /// # Errors
+    /// The group's [`Cause`]: `root` is no rank, a rank calls another operation, has failed or left, or comes too
+    /// late.
     pub fn broadcast<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Arc<Cause>> {
         let pointer = data.as_mut_ptr();
         self.run(self.with_root(Operation::new(Kind::Broadcast, pointer, pointer, data.len()), root)?)
     }
 
     /// Concatenates every rank's `input` into `output`, which has room for as many elements from each rank.
+    ///
+    /// # Errors
+    /// The group's [`Cause`]: `output` has another length, a rank calls another operation, has failed or left, or
+    /// comes too late.
     pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), Arc<Cause>> {
         let operation = Operation::new(Kind::AllGather, input.as_ptr(), output.as_mut_ptr(), input.len());
-        if input.len().checked_mul(self.world_size()) != Some(output.len()) {
-            let (world_size, found) = (self.world_size(), output.len());
-            let message = format!("the output has {found} elements: {} for each of {world_size} ranks", input.len());
-            return Err(self.misuse(&operation, message));
-        }
-        self.run(operation)
+        self.run(self.with_room(operation, "output", output.len())?)
     }
 
     /// Starts the same with `len` elements at `input` of each rank, and returns.
@@ -188,6 +215,9 @@ impl Group {
     /// piece ([`Group::piece`]), for half the traffic. The piece is written to its place in `data`; the rest is
     /// undefined afterwards.
     ///
+    /// # Errors
+    /// The group's [`Cause`]: a rank calls another operation, has failed or left, or comes too late.
+    ///
     /// ```
     /// use enmasse_comm::Group;
     /// let ranks = Group::threads(2)?.into_iter().map(|group| {
@@ -206,7 +236,15 @@ impl Group {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn reduce_scatter<T: Element>(&self, data: &mut [T]) -> Result<(), Arc<Cause>> {
-        self.run(self.sum_of(Kind::ReduceScatter, data.as_mut_ptr(), data.len()))
+        self.reduce_scatter_with(data, Reduction::Sum)
+    }
+
+    /// The same for any reduction.
+    ///
+    /// # Errors
+    /// The group's [`Cause`]: a rank calls another operation, has failed or left, or comes too late.
+    pub fn reduce_scatter_with<T: Element>(&self, data: &mut [T], reduction: Reduction) -> Result<(), Arc<Cause>> {
+        self.run(Operation { reduction, ..self.sum_of(Kind::ReduceScatter, data.as_mut_ptr(), data.len()) })
     }
 
     /// Starts the same over shards, whose partial sums are laid out as for [`Group::all_reduce_shards`], and returns.
@@ -224,6 +262,9 @@ impl Group {
     }
 
     /// Copies each rank's piece of `data` ([`Group::piece`]) to all others.
+    ///
+    /// # Errors
+    /// The group's [`Cause`]: a rank calls another operation, has failed or left, or comes too late.
     pub fn all_gather_pieces<T: Element>(&self, data: &mut [T]) -> Result<(), Arc<Cause>> {
         let pointer = data.as_mut_ptr();
         self.run(Operation::new(Kind::AllGatherPieces, pointer, pointer, data.len()))
@@ -238,6 +279,10 @@ impl Group {
     }
 
     /// The bytes of every rank, which may differ in length: up to 256 MiB together.
+    ///
+    /// # Errors
+    /// The group's [`Cause`]: there are more bytes, a rank calls another operation, has failed or left, or comes too
+    /// late.
     pub fn all_gather_bytes(&self, input: &[u8]) -> Result<Vec<Vec<u8>>, Arc<Cause>> {
         let mut lengths = vec![0; self.world_size()];
         self.all_gather(&[input.len() as i64], &mut lengths)?;
@@ -256,17 +301,29 @@ impl Group {
     }
 
     /// Returns when all ranks have called it.
+    ///
+    /// # Errors
+    /// The group's [`Cause`]: a rank calls another operation, has failed or left, or comes too late.
     pub fn barrier(&self) -> Result<(), Arc<Cause>> {
         self.run(Operation::barrier())
     }
 
     /// A sum over ranks that have one shard each.
-    fn sum_of<T: Element>(&self, kind: Kind, data: *mut T, len: usize) -> Operation {
+    pub(crate) fn sum_of<T: Element>(&self, kind: Kind, data: *mut T, len: usize) -> Operation {
         Operation { shards: ShardMap::one_each(self.world_size()), ..Operation::new(kind, data, data, len) }
     }
 
+    /// The operation, whose input or output has its `count` elements for each rank.
+    pub(crate) fn with_room(&self, operation: Operation, what: &str, found: usize) -> Result<Operation, Arc<Cause>> {
+        if operation.count.checked_mul(self.world_size()) == Some(found) {
+            return Ok(operation);
+        }
+        let (each, ranks) = (operation.count, self.world_size());
+        Err(self.misuse(&operation, format!("the {what} has {found} elements: {each} for each of {ranks} ranks")))
+    }
+
     /// The operation with a rank that sends to all, or gets from all.
-    fn with_root(&self, operation: Operation, root: usize) -> Result<Operation, Arc<Cause>> {
+    pub(crate) fn with_root(&self, operation: Operation, root: usize) -> Result<Operation, Arc<Cause>> {
         let operation = Operation { root, ..operation };
         if root >= self.world_size() {
             return Err(self.misuse(&operation, format!("there is no rank {root}: use 0 to {}", self.world_size() - 1)));
@@ -293,7 +350,7 @@ impl Group {
     }
 
     /// Starts an operation unless the call was invalid.
-    fn start_if(&self, operation: Result<Operation, Arc<Cause>>) -> Handle {
+    pub(crate) fn start_if(&self, operation: Result<Operation, Arc<Cause>>) -> Handle {
         operation.map_or_else(|cause| Handle::ended(Err(cause)), |operation| self.start(operation))
     }
 
@@ -305,7 +362,7 @@ impl Group {
         }
     }
 
-    fn run(&self, operation: Operation) -> Result<(), Arc<Cause>> {
+    pub(crate) fn run(&self, operation: Operation) -> Result<(), Arc<Cause>> {
         let operation = Operation { group: self.core.members.path, ..operation };
         match &self.core.engine {
             Some(engine) => engine.run(operation),
@@ -316,7 +373,7 @@ impl Group {
     /// The operation in a group of one.
     fn run_alone(&self, operation: &Operation) -> Result<(), Arc<Cause>> {
         self.check()?;
-        operation.place_own_part(0, 1);
+        operation.carry_out_alone();
         Ok(())
     }
 }

@@ -29,6 +29,10 @@ impl Group {
     /// Fails on all ranks unless all pass the same (name, text) pairs: the plan, the configuration, the list of files,
     /// a hash of the weights, the program's version. The cause names the first item that differs, the two ranks, and
     /// the first differing line of both.
+    ///
+    /// # Errors
+    /// The group's [`Cause`]: the texts of two ranks differ, a rank calls another operation, has failed or left, or
+    /// comes too late.
     pub fn compare(&self, items: &[(&str, &dyn ComparedText)]) -> Result<(), Arc<Cause>> {
         let outline = outline(items);
         let hash = *blake3::hash(outline.as_bytes()).as_bytes();

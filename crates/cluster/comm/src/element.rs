@@ -88,6 +88,8 @@ mod sealed {
 pub enum Reduction {
     /// Their sum, added in the fixed tree of [`crate::tree_fold`]. Integers wrap around; bf16 and f16 round every addition.
     Sum,
+    /// Their product, in the same tree, with the same rounding and wrapping.
+    Product,
     /// The greatest; NaN wins over every other value.
     Max,
     /// The least; NaN wins over every other value.
@@ -99,6 +101,7 @@ impl Reduction {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Reduction::Sum => "sum",
+            Reduction::Product => "product",
             Reduction::Max => "max",
             Reduction::Min => "min",
         }
@@ -113,6 +116,9 @@ pub trait Element: sealed::Sealed + Copy + Default + PartialOrd + Send + Sync + 
     /// `left + right`; wraps around for integers.
     fn sum(left: Self, right: Self) -> Self;
 
+    /// `left * right`; wraps around for integers.
+    fn product(left: Self, right: Self) -> Self;
+
     /// The greater value, or the NaN if one is; the right one if they are equal.
     fn max(left: Self, right: Self) -> Self;
 
@@ -121,7 +127,7 @@ pub trait Element: sealed::Sealed + Copy + Default + PartialOrd + Send + Sync + 
 }
 
 macro_rules! element {
-    ($type:ty, $dtype:ident, $sum:expr) => {
+    ($type:ty, $dtype:ident, $sum:expr, $product:expr) => {
         impl sealed::Sealed for $type {}
 
         // `x != x` holds only for NaN; for integers the compiler removes it.
@@ -133,6 +139,12 @@ macro_rules! element {
             fn sum(left: Self, right: Self) -> Self {
                 let sum: fn($type, $type) -> $type = $sum;
                 sum(left, right)
+            }
+
+            #[inline(always)]
+            fn product(left: Self, right: Self) -> Self {
+                let product: fn($type, $type) -> $type = $product;
+                product(left, right)
             }
 
             #[inline(always)]
@@ -148,13 +160,17 @@ macro_rules! element {
     };
 }
 
-element!(Bf16, Bf16, |left, right| Bf16::from_f32(left.to_f32() + right.to_f32()));
-element!(F16, F16, |left, right| F16::from_f32(left.to_f32() + right.to_f32()));
-element!(f32, F32, |left, right| left + right);
-element!(f64, F64, |left, right| left + right);
-element!(i32, I32, i32::wrapping_add);
-element!(i64, I64, i64::wrapping_add);
-element!(u8, U8, u8::wrapping_add);
+element!(Bf16, Bf16, |left, right| Bf16::from_f32(left.to_f32() + right.to_f32()), |left, right| Bf16::from_f32(
+    left.to_f32() * right.to_f32()
+));
+element!(F16, F16, |left, right| F16::from_f32(left.to_f32() + right.to_f32()), |left, right| F16::from_f32(
+    left.to_f32() * right.to_f32()
+));
+element!(f32, F32, |left, right| left + right, |left, right| left * right);
+element!(f64, F64, |left, right| left + right, |left, right| left * right);
+element!(i32, I32, i32::wrapping_add, i32::wrapping_mul);
+element!(i64, I64, i64::wrapping_add, i64::wrapping_mul);
+element!(u8, U8, u8::wrapping_add, u8::wrapping_mul);
 
 #[cfg(test)]
 mod tests {
@@ -172,9 +188,12 @@ mod tests {
         assert_eq!((<i32 as Element>::max(-1, 2), <i32 as Element>::min(-1, 2)), (2, -1));
         assert_eq!(<i64 as Element>::sum(i64::MAX, 1), i64::MIN);
         assert_eq!(<u8 as Element>::sum(255, 2), 1);
+        assert_eq!((<u8 as Element>::product(16, 17), <i32 as Element>::product(-3, 4)), (16, -12));
         let [one, little] = [1.0, 1.0 / 256.0].map(Bf16::from_f32);
         assert_eq!((<Bf16 as Element>::sum(one, little), <Bf16 as Element>::max(little, one)), (one, one));
         let [largest, half] = [65504.0, 16.0].map(F16::from_f32);
         assert_eq!(<F16 as Element>::sum(largest, half).to_f32(), f32::INFINITY);
+        assert_eq!(<F16 as Element>::product(largest, half).to_f32(), f32::INFINITY);
+        assert_eq!(<Bf16 as Element>::product(little, little).to_f32(), 1.0 / 65536.0);
     }
 }

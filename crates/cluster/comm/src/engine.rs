@@ -274,6 +274,9 @@ impl Handle {
 
     /// Waits until the operation has ended; an error is the cause of the group's failure. Afterwards the memory is the
     /// caller's again; after an error its contents are undefined.
+    ///
+    /// # Errors
+    /// The group's [`Cause`], as of the operation that has been started.
     pub fn wait(self) -> Result<(), Arc<Cause>> {
         match &self.state {
             State::Queued { shared, ticket, flight } => {

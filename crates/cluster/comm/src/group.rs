@@ -116,11 +116,17 @@ impl Group {
     }
 
     /// A group of `n` ranks that are threads of this process; element r is the handle of rank r.
+    ///
+    /// # Errors
+    /// The kernel gives no memory or no thread.
     pub fn threads(n: usize) -> Result<Vec<Group>, JoinError> {
         Self::threads_with(n, GroupOptions::default())
     }
 
     /// The same, with options.
+    ///
+    /// # Errors
+    /// The kernel gives no memory or no thread.
     pub fn threads_with(n: usize, options: GroupOptions) -> Result<Vec<Group>, JoinError> {
         if n <= 1 {
             return Ok((0..n).map(|_| Group::single()).collect());
@@ -252,6 +258,9 @@ impl Group {
     }
 
     /// An error once the group has failed. Until then it costs one atomic load.
+    ///
+    /// # Errors
+    /// The group's [`Cause`], if it has failed.
     #[inline]
     pub fn check(&self) -> Result<(), Arc<Cause>> {
         self.core.group_state.failure.check()

@@ -5,10 +5,15 @@
 //! ([`ShardMap`]) never change a bit. Nothing waits for ever: a failure on one rank ends the operations of all, with
 //! the same [`Cause`].
 //!
+//! What torch.distributed and MPI have is here: [`Group::all_reduce`], [`Group::reduce_to`], [`Group::reduce_scatter`],
+//! [`Group::broadcast`], [`Group::all_gather`], [`Group::gather`], [`Group::scatter`], [`Group::all_to_all`], [`Group::barrier`] and
+//! [`Group::split`]; [`Pair`] sends and receives. Reductions are sum, product, minimum and maximum, of each [`Element`] type. The same
+//! operations whose names end with `_owned` return at once, and give their memory back when they end ([`Pending`]).
+//!
 //! The crate knows bytes, element types and deadlines. It knows no model, and all its state is in its handles, except that
 //! MPI starts and ends once in a process.
 //!
-//! Use it wherever ranks exchange numbers: it needs nothing of enmasse but memory.
+//! Use it wherever ranks exchange numbers: it needs no other crate of enmasse.
 //!
 //! ```
 //! use enmasse_comm::{Group, Reduce};
@@ -25,6 +30,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#![warn(clippy::missing_errors_doc)]
+
 mod arrivals;
 mod awake;
 mod cause;
@@ -35,6 +42,7 @@ mod control;
 mod element;
 mod engine;
 mod error;
+mod exchange;
 mod failure;
 mod flight;
 #[cfg(fuzzing)]
@@ -47,6 +55,8 @@ mod mpi;
 mod net;
 mod operation;
 mod options;
+mod pair;
+mod pending;
 mod pieces;
 mod received;
 #[cfg(test)]
@@ -78,6 +88,8 @@ pub use mpi::MpiFamily;
 pub use net::channel::{Channel, ChannelListener};
 pub use net::refused::Refused;
 pub use options::GroupOptions;
+pub use pair::Pair;
+pub use pending::Pending;
 pub use rendezvous::{MeetingPoint, Rendezvous, TransportChoice};
 pub use shards::{Fold, LocalShard, ShardMap, ShardsError};
 pub use token::{TOKEN_BYTES, Token, UserSecretError, WeakToken};

@@ -8,10 +8,10 @@ use crate::pieces::piece;
 use crate::shards::ShardMap;
 
 /// Version of headers and protocol; ranks of different versions do not communicate.
-pub(crate) const PROTOCOL: u32 = 6;
+pub(crate) const PROTOCOL: u32 = 7;
 /// Values that have codes in headers, which are their places here, from 1.
 const DTYPES: [DType; 7] = [DType::F32, DType::F64, DType::U8, DType::I32, DType::I64, DType::Bf16, DType::F16];
-const REDUCTIONS: [Reduction; 3] = [Reduction::Sum, Reduction::Max, Reduction::Min];
+const REDUCTIONS: [Reduction; 4] = [Reduction::Sum, Reduction::Max, Reduction::Min, Reduction::Product];
 /// Words of a header.
 pub(crate) const HEADER_WORDS: usize = 8;
 /// Bytes of a header on a wire, as little-endian words.
@@ -28,6 +28,10 @@ pub(crate) enum Kind {
     ReduceScatter = 5,
     AllGatherPieces = 6,
     Reduce = 7,
+    Gather = 8,
+    Scatter = 9,
+    AllToAll = 10,
+    Transfer = 11,
 }
 
 /// Identifies one incarnation of a group, so that messages of another job, attempt or membership are told apart.
@@ -55,17 +59,18 @@ pub(crate) struct Operation {
     pub kind: Kind,
     pub dtype: DType,
     pub reduction: Reduction,
-    /// The sending rank of a broadcast, or the rank that gets the result of a reduce.
+    /// The rank that sends in a broadcast, scatter or transfer, or that gets the result of a reduce or gather.
     pub root: usize,
     /// The shards that a reduction sums over; a single shard in any other operation.
     pub shards: ShardMap,
     pub count: usize,
-    /// This rank's input: `count` elements, in a reduction for each of its partial sums.
+    /// This rank's input: `count` elements, in a reduction for each of its partial sums, and in a scatter or all-to-all for
+    /// each rank.
     pub input: *const u8,
     /// Elements from one partial sum of a reduction to the next.
     pub stride: usize,
-    /// The result: `count` elements, in an all-gather `count` per rank. The same pointer as `input` except in an
-    /// all-gather.
+    /// The result: `count` elements, in a gather, all-gather or all-to-all `count` per rank. The same pointer as `input` except
+    /// in these and in a scatter.
     pub output: *mut u8,
     /// The group that carries it out; set when the operation is passed to the group.
     pub group: GroupPath,
@@ -119,16 +124,35 @@ impl Operation {
         ])
     }
 
-    /// The bytes of the output that belong to `sender`.
+    /// Where the bytes for `receiver` begin in the input of `sender`, and in the receiver's output, if the operation has any. They
+    /// are `count` elements.
+    pub(crate) fn exchanged(&self, sender: usize, receiver: usize) -> Option<(usize, usize)> {
+        let each = self.count * self.dtype.size();
+        match self.kind {
+            Kind::Gather if receiver == self.root => Some((0, sender * each)),
+            Kind::Scatter if sender == self.root => Some((receiver * each, 0)),
+            Kind::AllToAll => Some((receiver * each, sender * each)),
+            _ => None,
+        }
+    }
+
+    /// Whether ranks send each other different data ([`Operation::exchanged`]).
+    pub(crate) fn is_exchange(&self) -> bool {
+        matches!(self.kind, Kind::Gather | Kind::Scatter | Kind::AllToAll)
+    }
+
+    /// The bytes that belong to `sender`, of the output or, in an exchange, of what all ranks send.
     pub(crate) fn part_from(&self, sender: usize, ranks: usize) -> Range<usize> {
         let size = self.dtype.size();
         match self.kind {
-            Kind::AllGather => sender * self.count * size..(sender + 1) * self.count * size,
+            Kind::AllGather | Kind::Gather => sender * self.count * size..(sender + 1) * self.count * size,
+            Kind::AllToAll => sender * ranks * self.count * size..(sender + 1) * ranks * self.count * size,
+            Kind::Scatter => 0..ranks * self.count * size,
             Kind::AllGatherPieces => {
                 let piece = piece(self.count, size, sender, ranks);
                 piece.start * size..piece.end * size
             }
-            Kind::AllReduce | Kind::Reduce | Kind::Broadcast | Kind::Barrier | Kind::ReduceScatter => {
+            Kind::AllReduce | Kind::Reduce | Kind::Broadcast | Kind::Transfer | Kind::Barrier | Kind::ReduceScatter => {
                 0..self.count * size
             }
         }
@@ -150,6 +174,15 @@ impl Operation {
             // SAFETY: both pointers are the operation's memory, valid for this many bytes and used by no other code
             // until it is done.
             unsafe { std::ptr::copy(self.input, place, self.count * self.dtype.size()) }
+        }
+    }
+
+    /// The operation in a group of one.
+    pub(crate) fn carry_out_alone(&self) {
+        self.place_own_part(0, 1);
+        if self.is_exchange() && self.output.cast_const() != self.input {
+            // SAFETY: as above.
+            unsafe { std::ptr::copy(self.input, self.output, self.count * self.dtype.size()) }
         }
     }
 
@@ -200,6 +233,10 @@ impl Header {
             5 => format!("reduce_scatter({reduction}) of {count} {dtype}"),
             6 => format!("all_gather_pieces of {count} {dtype}"),
             7 => format!("reduce({reduction}) of {count} {dtype} to rank {root}"),
+            8 => format!("gather of {count} {dtype} to rank {root}"),
+            9 => format!("scatter of {count} {dtype} from rank {root}"),
+            10 => format!("all_to_all of {count} {dtype}"),
+            11 => format!("transfer of {count} {dtype} from rank {root}"),
             other => format!("operation {other}"),
         };
         GroupPath(group).name_operation(operation)

@@ -69,6 +69,9 @@ pub struct Fold {
 
 impl ShardMap {
     /// Fails if some rank would host no shard.
+    ///
+    /// # Errors
+    /// There are fewer shards than ranks, or no ranks.
     pub const fn new(shards: usize, ranks: usize) -> Result<Self, ShardsError> {
         if ranks == 0 || shards < ranks {
             return Err(ShardsError { shards, ranks });

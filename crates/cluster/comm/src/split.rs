@@ -24,6 +24,10 @@ impl Group {
     /// group split from that is `group 1.1`), and name every rank by its number in the whole job. The failure of any
     /// rank ends all groups. The parent may be dropped before the sub-groups.
     ///
+    /// # Errors
+    /// The group's [`Cause`]: it is split too often or too deep, a rank calls another operation, has failed or left,
+    /// or comes too late.
+    ///
     /// ```
     /// use enmasse_comm::Group;
     /// let ranks = Group::threads(4)?.into_iter().map(|group| {

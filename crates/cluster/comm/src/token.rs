@@ -70,6 +70,9 @@ pub(crate) struct Transcript<'a> {
 
 impl Token {
     /// A new token, from the kernel's random numbers.
+    ///
+    /// # Errors
+    /// The kernel gives no random numbers.
     pub fn generate() -> io::Result<Self> {
         random().map(Token)
     }
@@ -86,6 +89,9 @@ impl Token {
 
     /// A token derived from a text, such as the variable `ENMASSE_TOKEN`. Refuses a text that is shorter than 16 bytes
     /// or has fewer than 6 different ones. What it accepts may still be easy to guess.
+    ///
+    /// # Errors
+    /// The text is too short, or has too few different bytes.
     pub fn from_text(text: &str) -> Result<Self, WeakToken> {
         let text = text.trim().as_bytes();
         if text.len() < MIN_TEXT {
@@ -142,6 +148,9 @@ impl Token {
 
     /// The token that variables give: the text in ENMASSE_TOKEN, or that in the file that ENMASSE_TOKEN_FILE names. The file must
     /// be this user's and of no use to others (mode 0600), and no link. Both may be given if they hold the same token.
+    ///
+    /// # Errors
+    /// The text is weak, the file cannot be read or is of use to others, or the two differ.
     pub fn from_variables(variable: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>, JoinError> {
         const TEXT: &str = "ENMASSE_TOKEN";
         const FILE: &str = "ENMASSE_TOKEN_FILE";

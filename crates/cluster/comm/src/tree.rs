@@ -56,6 +56,7 @@ pub(crate) fn tree_reduce<'a, T: Element, E: Fn(usize) -> usize + Copy>(
         let source = |(host, partial): (usize, usize)| source(host, partial, range.clone());
         match reduction {
             Reduction::Sum => reduce_block(all, walk, &source, out, T::sum),
+            Reduction::Product => reduce_block(all, walk, &source, out, T::product),
             Reduction::Max => reduce_block(all, walk, &source, out, T::max),
             Reduction::Min => reduce_block(all, walk, &source, out, T::min),
         }
@@ -118,9 +119,10 @@ mod tests {
                 let bits = (seed ^ ((shard * 7919 + i) as u64)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 (bits >> 40) as f32 * 10f32.powi((bits % 9) as i32 - 4)
             };
-            for reduction in [Reduction::Sum, Reduction::Max, Reduction::Min] {
+            for reduction in [Reduction::Sum, Reduction::Product, Reduction::Max, Reduction::Min] {
                 let mut combine = match reduction {
                     Reduction::Sum => <f32 as Element>::sum,
+                    Reduction::Product => <f32 as Element>::product,
                     Reduction::Max => <f32 as Element>::max,
                     Reduction::Min => <f32 as Element>::min,
                 };

@@ -34,6 +34,9 @@ impl Group {
     /// The caller keeps waiting for its library. Meanwhile it calls [`Watch::check`], or registers an observer
     /// ([`Group::observe`]) that aborts the library from the thread that learns of the failure.
     ///
+    /// # Errors
+    /// The group's [`Cause`], if it has failed.
+    ///
     /// ```
     /// use enmasse_comm::Group;
     /// # let mut polls = 0;
@@ -66,12 +69,18 @@ impl Group {
 impl Watch {
     /// An error once the group has failed for any reason, which makes waiting for the library pointless. Until then it
     /// costs one atomic load.
+    ///
+    /// # Errors
+    /// The group's [`Cause`], if it has failed.
     #[inline]
     pub fn check(&self) -> Result<(), Arc<Cause>> {
         self.failure.check()
     }
 
     /// Records that the operation has succeeded on this rank; an error if the group has failed in the meantime.
+    ///
+    /// # Errors
+    /// The group's [`Cause`], if it has failed.
     pub fn done(self) -> Result<(), Arc<Cause>> {
         self.check()?;
         self.recorder.ended(self.flight);

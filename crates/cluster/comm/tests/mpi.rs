@@ -302,11 +302,15 @@ fn play_all(group: &Group) {
     [0, 1, 100_000, 1_100_001].into_iter().for_each(|len| cases::copies(group, len));
     [0, 1, 2048, 65_537, 200_001].into_iter().for_each(|len| cases::every_operation(group, len));
     [1, 60_000, 2_500_001].into_iter().for_each(|len| cases::on_lent_memory(group, len));
+    for (seed, len) in [0, 1, 699].into_iter().enumerate() {
+        cases::exchanges::of_every_type(group, seed as u64, len, group.world_size() - 1);
+    }
     cases::started_in_order(group);
     if group.world_size() == 4 {
         cases::groups_of_groups(group);
         cases::two_groups_at_once(group);
     }
+    cases::exchanges::between_two(group, 300_001);
 }
 
 /// Parts that end with a cause.

@@ -31,6 +31,9 @@ impl Channel {
     const KIND: u8 = 1;
 
     /// Connects to a listener of the same job, within `limit`.
+    ///
+    /// # Errors
+    /// Nobody listens there within `limit`, or the listener is of another job or has another token.
     pub fn connect(address: SocketAddr, token: &Token, job: &str, limit: Duration) -> io::Result<Self> {
         let stream = connect(&address, limit)?;
         let introduction = Introduction {
@@ -59,11 +62,17 @@ impl Channel {
     }
 
     /// Sends one message.
+    ///
+    /// # Errors
+    /// The connection has closed or broke, or the message is too long.
     pub fn send(&self, message: &[u8]) -> io::Result<()> {
         self.link.send(Self::KIND, message)
     }
 
     /// Waits for a message. Fails once either side closes, or if the message was changed on the way.
+    ///
+    /// # Errors
+    /// The connection has closed or broke, or the message was changed.
     pub fn receive(&self) -> io::Result<Vec<u8>> {
         Ok(self.link.receive(Self::MESSAGE_LIMIT)?.payload)
     }
@@ -75,6 +84,9 @@ impl Channel {
     }
 
     /// The address of the other end.
+    ///
+    /// # Errors
+    /// The connection has broken.
     pub fn peer(&self) -> io::Result<IpAddr> {
         Ok(self.link.stream().peer_addr()?.ip())
     }
@@ -87,6 +99,9 @@ pub struct ChannelListener {
 
 impl ChannelListener {
     /// Accepts connections. `admit` runs in each connection's own thread, for any length of time.
+    ///
+    /// # Errors
+    /// The kernel gives no thread, or the socket has no address.
     pub fn start(
         listener: TcpListener,
         token: Token,

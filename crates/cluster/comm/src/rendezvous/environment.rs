@@ -20,11 +20,17 @@ impl Rendezvous {
     /// declared silent.
     /// TORCHELASTIC_USE_AGENT_STORE=True means that the address is the one of torchrun's agent, through whose store the
     /// ranks then find each other.
+    ///
+    /// # Errors
+    /// A variable is missing or has an impossible value, or the token is refused.
     pub fn from_environment() -> Result<Self, JoinError> {
         Self::from_variables(&|name| std::env::var(name).ok())
     }
 
     /// The same from any source of variables.
+    ///
+    /// # Errors
+    /// A variable is missing or has an impossible value, or the token is refused.
     pub fn from_variables(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, JoinError> {
         let variable =
             |name: &str| variable(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());

@@ -131,6 +131,9 @@ pub struct Rendezvous {
 
 impl Rendezvous {
     /// A rendezvous at an explicit address, `tcp://HOST:PORT`, with defaults for everything else.
+    ///
+    /// # Errors
+    /// The address is none, or `rank` is no rank of `world_size`.
     pub fn tcp(address: &str, rank: usize, world_size: usize) -> Result<Self, JoinError> {
         let malformed = |why: &str| JoinError::Address { address: address.into(), why: why.into() };
         let plain = address.strip_prefix("tcp://").ok_or_else(|| malformed("it does not begin with tcp://"))?;
@@ -162,6 +165,9 @@ impl Rendezvous {
     }
 
     /// Joins the group; returns when all ranks are ready. A world size of 1 opens no connection.
+    ///
+    /// # Errors
+    /// A rank does not come in time, is refused or fails, or a token is missing: [`JoinError`] says which.
     pub fn join(mut self) -> Result<Group, JoinError> {
         if self.rank >= self.world_size {
             return Err(JoinError::Rank { rank: self.rank, world_size: self.world_size });

@@ -32,6 +32,9 @@ pub struct UserSecretError {
 impl Token {
     /// This user's own secret, from a file that the first caller makes and only the user can read. For loopback:
     /// processes of other users, machines and containers do not have it.
+    ///
+    /// # Errors
+    /// The file cannot be made or read, or others can read it.
     pub fn of_user() -> Result<Self, UserSecretError> {
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         Self::of_user_in(&place(runtime.as_deref(), Path::new("/tmp")))

@@ -22,6 +22,8 @@ use crate::operation::{Header, Kind, Operation};
 use crate::pieces::{chunk_len, part_of, piece};
 use crate::tree::tree_reduce;
 
+mod exchange;
+
 /// Bytes of a slot: small enough for all slots in use to stay in the caches.
 const SLOT_BYTES: usize = 256 << 10;
 
@@ -324,7 +326,10 @@ impl Transport for SharedTransport {
                 operation.place_own_part(self.members.rank, ranks);
                 self.gather(running, 0..ranks)
             }
-            Kind::Broadcast | Kind::Barrier => self.gather(running, operation.root..operation.root + 1),
+            Kind::Gather | Kind::Scatter | Kind::AllToAll => self.exchange(running),
+            Kind::Broadcast | Kind::Transfer | Kind::Barrier => {
+                self.gather(running, operation.root..operation.root + 1)
+            }
         }
     }
 

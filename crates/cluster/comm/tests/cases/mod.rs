@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use enmasse_comm::{Bf16, Element, Fold, Group, Reduction, ShardMap, tree_fold};
 
+pub mod exchanges;
+
 /// Values of all magnitudes, so that another order of addition would give other bits.
 pub fn value(seed: u64, shard: usize, i: usize) -> f64 {
     let bits = (seed ^ (shard as u64) << 40 ^ i as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -39,6 +41,7 @@ fn one_type<T: Element>(
     group.all_reduce_with(&mut data, reduction).unwrap();
     let mut combine = match reduction {
         Reduction::Sum => T::sum,
+        Reduction::Product => T::product,
         Reduction::Max => T::max,
         Reduction::Min => T::min,
     };

@@ -3,6 +3,7 @@
 #[path = "../cases/mod.rs"]
 mod cases;
 mod common;
+mod exchanges;
 mod rendezvous;
 mod shards;
 mod split;

@@ -12,8 +12,8 @@ fn check(ranks: usize, transport: &'static str, seed: u64, len: usize, reduction
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn the_same_bits_everywhere(ranks in 2usize..=5, seed: u64, len in 0usize..5000, odd in 0usize..3) {
-        let reduction = [Reduction::Sum, Reduction::Max, Reduction::Min][odd];
+    fn the_same_bits_everywhere(ranks in 2usize..=5, seed: u64, len in 0usize..5000, odd in 0usize..4) {
+        let reduction = [Reduction::Sum, Reduction::Product, Reduction::Max, Reduction::Min][odd];
         for transport in transports(ranks) {
             check(ranks, transport, seed, len, reduction);
         }

@@ -163,8 +163,10 @@ impl HierarchicalTransport {
     fn sent_by_run(&self, operation: &Operation, run: usize) -> Range<usize> {
         let (members, ranks) = (&self.topology.runs()[run].ranks, self.members.world_size());
         match operation.kind {
-            Kind::Broadcast if members.contains(&operation.root) => sent_by(operation, operation.root, ranks),
-            Kind::Broadcast => 0..0,
+            Kind::Broadcast | Kind::Transfer | Kind::Scatter if members.contains(&operation.root) => {
+                sent_by(operation, operation.root, ranks)
+            }
+            Kind::Broadcast | Kind::Transfer | Kind::Scatter => 0..0,
             _ => sent_by(operation, members.start, ranks).start..sent_by(operation, members.end - 1, ranks).end,
         }
     }
@@ -173,7 +175,7 @@ impl HierarchicalTransport {
 /// The bytes of the output that a rank sends.
 fn sent_by(operation: &Operation, rank: usize, ranks: usize) -> Range<usize> {
     match operation.kind {
-        Kind::Broadcast if rank != operation.root => 0..0,
+        Kind::Broadcast | Kind::Transfer | Kind::Scatter if rank != operation.root => 0..0,
         _ => operation.part_from(rank, ranks),
     }
 }

@@ -33,6 +33,7 @@ use crate::topology::Topology;
 use peers::Peers;
 pub(crate) use peers::{Links, Peer, SegmentSizes};
 
+mod exchange;
 mod gather;
 mod peers;
 mod reduce;
@@ -370,14 +371,20 @@ impl HierarchicalTransport {
             Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter => {
                 with_element!(running.operation.dtype, T => self.reduce::<T>(running))?
             }
-            Kind::AllGather | Kind::AllGatherPieces | Kind::Broadcast | Kind::Barrier => self.gather(running)?,
+            Kind::AllGather
+            | Kind::AllGatherPieces
+            | Kind::Gather
+            | Kind::Scatter
+            | Kind::AllToAll
+            | Kind::Broadcast
+            | Kind::Transfer
+            | Kind::Barrier => self.gather(running)?,
         }
         self.finish(running)
     }
-}
 
-impl Transport for HierarchicalTransport {
-    fn execute(&mut self, running: &RunningOperation) -> Result<(), Stop> {
+    /// The operation on its own memory, which ends in any case.
+    fn execute_in_place(&mut self, running: &RunningOperation) -> Result<(), Stop> {
         self.is_between = false;
         self.held = self.registered_memory(running.operation);
         let result = self.carry_out(running);
@@ -395,6 +402,15 @@ impl Transport for HierarchicalTransport {
         self.held = None;
         self.is_between = true;
         Ok(())
+    }
+}
+
+impl Transport for HierarchicalTransport {
+    fn execute(&mut self, running: &RunningOperation) -> Result<(), Stop> {
+        match running.operation.is_exchange() && running.operation.count > 0 {
+            true => self.exchange(running),
+            false => self.execute_in_place(running),
+        }
     }
 
     fn buffer_bytes(&self) -> usize {
