@@ -140,7 +140,7 @@ fn a_killed_command_loses_no_prediction() {
     refused(&resume(&[]), 2, &[&part, "give --resume"]);
     refused(&resume(&["--resume", "--top", "2"]), 2, &[&part, "of other weights or settings"]);
     refused(&resume(&["--resume", "--temperature", "2"]), 2, &[&part, "of other weights or settings"]);
-    fs::write(&part, begun.replacen("\"image\"", "\"picture\"", 1)).unwrap();
+    fs::write(&part, begun.replacen("\"image\"", "\"file\"", 1)).unwrap();
     refused(&resume(&["--resume"]), 1, &[&part, "line 2 is no prediction"]);
     fs::write(&part, &begun).unwrap();
     let ended = resume(&["--resume"]).well();
