@@ -584,7 +584,7 @@ settings! {
         mlflow: Option<PathBuf> = None => "none", "DIR", ANY, Run;
         /// Log how weights are distributed
         /// A histogram of each parameter after every epoch, for TensorBoard. For that all weights are read once an epoch, on a GPU also copied from it.
-        tensorboard_histograms: bool = false, "", ANY, Run;
+        histograms: bool = false, "", ANY, Run;
         /// Steps between lines about steps
         /// They have loss, learning rate and images per second. 0: none.
         log_every: u64 = 0, "STEPS", ANY, Run, program;

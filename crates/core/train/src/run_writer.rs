@@ -197,7 +197,7 @@ impl RunWriter {
             }
             callbacks.push(Box::new(Sheet::new(staging.clone(), paths.augmented(), size, classes)));
         }
-        if train.tensorboard_histograms {
+        if train.histograms {
             callbacks.push(Box::new(Histograms));
         }
         Ok(RunFiles { loggers, callbacks })

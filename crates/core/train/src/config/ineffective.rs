@@ -115,7 +115,7 @@ const UNLESS: &[Rule] = &[
     ("on_bad_sample", |_, data| data.is_known(), "on CIFAR and MNIST, whose files are read whole before the run"),
     ("out", |config, _| config.keeps_nothing(), "where nothing is kept"),
     ("mlflow", |config, _| config.keeps_nothing(), "where nothing is kept"),
-    ("tensorboard_histograms", |config, _| config.keeps_nothing(), "where nothing is kept"),
+    ("histograms", |config, _| config.keeps_nothing(), "where nothing is kept"),
     ("tune", |config, _| config.keeps_nothing(), "in a trial or search, which takes the usual algorithms"),
     ("ranks", has_ranks, "in ranks that a launcher has started"),
 ];

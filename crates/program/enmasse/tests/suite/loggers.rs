@@ -49,7 +49,7 @@ fn loggers_own_programs_read_a_run() {
     let data = images(folder.path(), 10).display().to_string();
     let [run, store] = ["run", "mlruns"].map(|name| folder.path().join(name).display().to_string());
     let model = ["--model", "mlp", "--size", "12", "--batch", "4", "--devices", "cpu:2", "--epochs", "2"];
-    let logged = ["--out", &run, "--mlflow", &store, "--tensorboard-histograms", "--label-smoothing", "0.125"];
+    let logged = ["--out", &run, "--mlflow", &store, "--histograms", "--label-smoothing", "0.125"];
     enmasse(&[&["train", &data], &model[..], &logged[..]].concat()).well();
     enmasse(&["train", "--resume", &run, "--epochs", "3"]).well();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/loggers.py");
@@ -75,7 +75,7 @@ fn loggers_own_programs_read_a_run() {
     assert_eq!(sheet[0]["stated"], sheet[0]["decoded"], "{sheet}");
     let settings = &board["hparams"];
     assert_eq!(
-        [&settings["label_smoothing"], &settings["model"], &settings["tensorboard_histograms"]],
+        [&settings["label_smoothing"], &settings["model"], &settings["histograms"]],
         [&json!(0.125), &json!("mlp"), &json!(true)]
     );
     assert_eq!(board["status"], 1);
