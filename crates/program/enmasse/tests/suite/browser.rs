@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::common::{enmasse, finish};
 use crate::report::trained;
+use crate::view::Served;
 
 /// What is wrong with pages, by `browser.py`, which says what it takes. `None` where there is no browser.
 pub fn problems(wanted: &Value) -> Option<Vec<String>> {
@@ -60,4 +61,30 @@ fn a_report_is_for_every_screen() {
         screenshots.filter(|file| file.path().extension().is_some_and(|extension| extension == "png")).count(),
         2
     );
+}
+
+#[test]
+fn pages_of_runs_are_for_every_screen() {
+    let folder = tempfile::tempdir().unwrap();
+    let (run, _) = trained(folder.path(), "one");
+    let (other, _) = trained(folder.path(), "other");
+    let served = Served::start(&[&run, &other]);
+    let own = format!("http://127.0.0.1:{}/", served.port);
+    let check = |page: &str, javascript: bool, shows: Value| {
+        let wanted = json!({
+            "pages": [format!("{own}{page}?token={}", served.token)],
+            "allowed": [own],
+            "widths": [390, 1440],
+            "shows": shows,
+            "absent": ["iframe"],
+            "javascript": javascript,
+        });
+        if let Some(found) = problems(&wanted) {
+            assert_eq!(found, [""; 0]);
+        }
+    };
+    for javascript in [true, false] {
+        check("", javascript, json!({"table": 1, "img": 1}));
+        check("run/0", javascript, json!({"dl div": 5, "img": 4, "input": 1, "details": 1}));
+    }
 }

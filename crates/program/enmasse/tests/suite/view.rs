@@ -15,14 +15,14 @@ const HOSTILE: &str = "<script>alert(1)<|script>";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A program that serves pages.
-struct Served {
+pub struct Served {
     running: Running,
-    port: u16,
-    token: String,
+    pub port: u16,
+    pub token: String,
 }
 
 impl Served {
-    fn start(arguments: &[&str]) -> Self {
+    pub fn start(arguments: &[&str]) -> Self {
         let mut running = Running::start(program().args(["view", "--port", "0"]).args(arguments));
         let line = running.line();
         let (port, token) = link(&line);
