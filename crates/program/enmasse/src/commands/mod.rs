@@ -1,6 +1,7 @@
 //! One module per command, each with its own part of the command line. Only this module knows all of them.
 
 mod bench;
+mod completions;
 mod config;
 mod data;
 mod doctor;
@@ -8,6 +9,7 @@ mod embed;
 mod eval;
 mod export;
 mod launch;
+mod man;
 mod models;
 mod plan;
 mod predict;
@@ -64,6 +66,8 @@ pub fn command() -> Command {
         .subcommand(slurm::command())
         .subcommand(doctor::command())
         .subcommand(self_test::command())
+        .subcommand(completions::command())
+        .subcommand(man::command())
         .subcommand(Command::new("version").about("Print the version").hide(true))
 }
 
@@ -86,6 +90,8 @@ pub fn run(matches: Option<ArgMatches>) -> Result<(), Failure> {
         Some(("launch", matches)) => launch::run(matches, true),
         Some((OLD_LAUNCH, matches)) => launch::run(matches, false),
         Some(("slurm", matches)) => slurm::run(matches),
+        Some(("completions", matches)) => completions::run(matches, &command()),
+        Some(("man", matches)) => man::run(matches, command()),
         Some(("doctor", matches)) => doctor::run(matches),
         Some((SELF_TEST, matches)) => self_test::run(matches),
         Some(("version", _)) => {

@@ -37,6 +37,7 @@ mod resume_from;
 mod round_trip;
 mod screen;
 mod settings;
+mod shell;
 mod short_runs;
 mod slurm;
 mod slurm_gpus;
