@@ -142,7 +142,8 @@ impl<'a> Memory<'a> {
                 | Role::Buffer { .. }
                 | Role::Optimizer { .. }
                 | Role::Average { .. }
-                | Role::LossScale { .. } => true,
+                | Role::LossScale { .. }
+                | Role::Teacher { .. } => true,
                 Role::Gradient { .. } => !outputs[index],
                 Role::Activation | Role::Carried => false,
             };

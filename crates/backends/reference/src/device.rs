@@ -44,7 +44,7 @@ fn memory(plans: &Plans, hosting: &Hosting) -> Memory {
             Role::Gradient { .. } | Role::Carried => memory.gradients += bytes,
             Role::Input | Role::Activation => memory.activations += bytes,
             Role::Parameter(_) | Role::Buffer { .. } | Role::Optimizer { .. } => {}
-            Role::Average { .. } | Role::LossScale { .. } => {}
+            Role::Average { .. } | Role::LossScale { .. } | Role::Teacher { .. } => {}
         }
     }
     let state = plans.state.iter().map(|tensor| tensor.shape.elements());

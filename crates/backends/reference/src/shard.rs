@@ -92,7 +92,8 @@ fn state_name(plan: &Plan, id: ValueId) -> Option<&str> {
         | Role::Buffer { .. }
         | Role::Optimizer { .. }
         | Role::Average { .. }
-        | Role::LossScale { .. } => Some(&plan.value(id).name),
+        | Role::LossScale { .. }
+        | Role::Teacher { .. } => Some(&plan.value(id).name),
         Role::Input | Role::Activation | Role::Gradient { .. } | Role::Carried => None,
     }
 }

@@ -22,6 +22,8 @@ pub enum Arena {
     Average,
     /// The state of loss scaling.
     LossScale,
+    /// Parameters and running statistics of a teacher, which no step changes.
+    Teacher,
     /// Values that live within a step. Those whose lifetimes do not overlap share memory.
     Activations,
     /// No memory: values that are never stored as a whole ([`crate::Value::in_cache`]).
@@ -32,7 +34,8 @@ impl Arena {
     /// Whether its contents outlive a step.
     pub fn outlives_step(self) -> bool {
         match self {
-            Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average | Arena::LossScale => true,
+            Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average => true,
+            Arena::LossScale | Arena::Teacher => true,
             Arena::Input | Arena::Gradients | Arena::Activations | Arena::Cache => false,
         }
     }
@@ -48,6 +51,7 @@ impl fmt::Display for Arena {
             Arena::Optimizer(slot) => write!(f, "optimizer{slot}"),
             Arena::Average => f.write_str("average"),
             Arena::LossScale => f.write_str("loss_scale"),
+            Arena::Teacher => f.write_str("teacher"),
             Arena::Activations => f.write_str("activations"),
             Arena::Cache => f.write_str("cache"),
         }

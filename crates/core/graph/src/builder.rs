@@ -139,6 +139,7 @@ impl Builder {
             sample_indices: SAMPLE_INDICES,
             mixture: None,
             targets: None,
+            teacher: None,
             logits: logits.id,
         })
     }

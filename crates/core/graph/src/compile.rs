@@ -36,7 +36,12 @@ impl Target<'_> {
     /// Compiles the training and the evaluation step of a model.
     pub fn compile(&self, model: &dyn Fn(Tensor) -> Tensor, options: &CompileOptions) -> Result<Plans, GraphError> {
         options.check()?;
-        let (train, state) = train_plan(self.record(model, options, Mode::Train)?, options)?;
+        let mut forward = self.record(model, options, Mode::Train)?;
+        if let Some(teacher) = &options.teacher {
+            let forward_of_teacher = self.record(&|x| teacher.forward(x), &teacher.options(options), Mode::Evaluate)?;
+            forward.learn_from(forward_of_teacher);
+        }
+        let (train, state) = train_plan(forward, options)?;
         let mut forward = self.record(model, options, Mode::Evaluate)?;
         if options.average.is_some() {
             read_averages(&mut forward.graph);
@@ -120,7 +125,7 @@ impl Target<'_> {
                 store_gates(&mut forward.graph, bytes, options.precision);
             }
         }
-        let Forward { graph, images, labels, sample_indices, logits, mixture: _, targets: _ } = &mut forward;
+        let Forward { graph, images, labels, sample_indices, logits, .. } = &mut forward;
         graph.prune(&mut [images, labels, sample_indices, logits]);
         if self.narrow_features {
             narrow_features(graph, *logits);
@@ -163,7 +168,7 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
     // loss.
     let (updates, forwards) = forward.graph.nodes.drain(..).partition(|node| node.phase == Phase::Update);
     forward.graph.nodes = forwards;
-    let AddedLoss { node: loss_node, loss, correct } = add_loss(&mut forward, &options.loss, scale, Mode::Train)?;
+    let AddedLoss { node: loss_node, loss, correct } = add_loss(&mut forward, options, scale, Mode::Train)?;
     // Metrics come after the loss, so that autodiff does not visit them.
     let mut measured = add_metrics(&mut forward, &options.metrics)?;
     let gradients = backward(&mut forward.graph, loss_node, options.allow_unused)?;
@@ -224,7 +229,7 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
 }
 
 fn evaluation_plan(mut forward: Forward, options: &CompileOptions, state: &[StateTensor]) -> Result<Plan, GraphError> {
-    let AddedLoss { loss, correct, .. } = add_loss(&mut forward, &options.loss, 1.0, Mode::Evaluate)?;
+    let AddedLoss { loss, correct, .. } = add_loss(&mut forward, options, 1.0, Mode::Evaluate)?;
     let measured = add_metrics(&mut forward, &options.metrics)?;
     place(forward, options, Mode::Evaluate, (loss, correct), measured, state, &[])
 }

@@ -132,7 +132,8 @@ impl Graph {
         let mut stays: Vec<bool> = (self.values.iter())
             .map(|value| match value.role {
                 Role::Input | Role::Parameter(_) | Role::Buffer { .. } => true,
-                Role::Gradient { .. } | Role::Optimizer { .. } | Role::Average { .. } | Role::LossScale { .. } => true,
+                Role::Gradient { .. } | Role::Optimizer { .. } | Role::Average { .. } => true,
+                Role::LossScale { .. } | Role::Teacher { .. } => true,
                 Role::Activation | Role::Carried => false,
             })
             .collect();
@@ -150,7 +151,7 @@ impl Graph {
             Role::Gradient { parameter } | Role::Optimizer { parameter, .. } => Some(parameter),
             Role::Average { of } => Some(of),
             Role::Input | Role::Parameter(_) | Role::Buffer { .. } | Role::LossScale { .. } => None,
-            Role::Activation | Role::Carried => None,
+            Role::Teacher { .. } | Role::Activation | Role::Carried => None,
         });
         operands.chain(owners).chain(keep.iter_mut().map(|id| &mut **id)).for_each(|id| *id = numbers[id.0]);
     }

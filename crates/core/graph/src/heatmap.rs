@@ -75,7 +75,7 @@ impl Target<'_> {
         let state = state_tensors(&forward.graph, &parameters);
         let map = last_map(&forward);
         let has_attention = forward.graph.nodes.iter().any(|node| matches!(node.op, Op::Attention(_)));
-        let AddedLoss { node, loss, correct } = add_loss(&mut forward, &options.loss, 1.0, Mode::Evaluate)?;
+        let AddedLoss { node, loss, correct } = add_loss(&mut forward, &options, 1.0, Mode::Evaluate)?;
         let (grid, method) = match map {
             _ if has_attention => (attention_rollout(&mut forward)?, HeatmapMethod::AttentionRollout),
             Some(map) => (grad_cam(&mut forward, node, map)?, HeatmapMethod::GradCam),

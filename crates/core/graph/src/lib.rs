@@ -43,6 +43,7 @@ mod placement;
 mod plan;
 pub mod range;
 mod target;
+mod teacher;
 mod value;
 mod window;
 
@@ -72,5 +73,6 @@ pub use passes::{
 };
 pub use plan::{Plan, Plans, StateTensor};
 pub use target::{Fuse, Target};
+pub use teacher::{TEACHER_PREFIX, Teacher};
 pub use value::{Axes, Parameter, Role, Value, ValueId};
 pub use window::{Pool, Window};

@@ -8,7 +8,7 @@
 use crate::builder::Forward;
 use crate::metric::{sample_sum, top_k_correct};
 use crate::ops::{CrossEntropy, MaskSamples};
-use crate::{GraphError, Mode, Node, PerSample, Phase, Tensor, ValueId, losses};
+use crate::{CompileOptions, GraphError, Mode, Node, PerSample, Phase, Teacher, Tensor, ValueId, losses};
 
 /// The loss of a sample; a training step minimises its mean over the global batch.
 ///
@@ -56,22 +56,29 @@ pub(crate) struct AddedLoss {
     pub correct: Option<ValueId>,
 }
 
-/// Appends the sum of the samples' losses, times `scale`, and the hits.
-pub(crate) fn add_loss(forward: &mut Forward, loss: &Loss, scale: f32, mode: Mode) -> Result<AddedLoss, GraphError> {
-    match loss {
+/// Appends the sum of the samples' losses, times `scale`, and the hits. With a teacher the loss of training has its part.
+pub(crate) fn add_loss(
+    forward: &mut Forward,
+    options: &CompileOptions,
+    scale: f32,
+    mode: Mode,
+) -> Result<AddedLoss, GraphError> {
+    let teacher = options.teacher.as_ref().filter(|_| mode == Mode::Train);
+    match &options.loss {
         Loss::CrossEntropy { .. } if mode == Mode::Evaluate => Ok(cross_entropy(forward, scale, 0.0)),
-        Loss::CrossEntropy { smoothing, weights } if weights.is_empty() => {
+        Loss::CrossEntropy { smoothing, weights } if weights.is_empty() && teacher.is_none() => {
             Ok(cross_entropy(forward, scale, *smoothing))
         }
         Loss::CrossEntropy { smoothing, weights } => {
             let (smoothing, weights) = (*smoothing, weights.clone());
-            let weighted = PerSample::new(move |logits: Tensor, targets: Tensor| {
-                let smoothed = targets.affine(1.0 - smoothing, smoothing / weights.len() as f32);
-                losses::cross_entropy(logits, smoothed.scale_classes(&weights))
+            let function = PerSample::new(move |logits: Tensor, targets: Tensor| {
+                let smoothed = targets.affine(1.0 - smoothing, smoothing / logits.shape().last() as f32);
+                let weighted = if weights.is_empty() { smoothed } else { smoothed.scale_classes(&weights) };
+                losses::cross_entropy(logits, weighted)
             });
-            own_loss(forward, &weighted, scale, mode)
+            own_loss(forward, &function, teacher, scale, mode)
         }
-        Loss::Custom(function) => own_loss(forward, function, scale, mode),
+        Loss::Custom(function) => own_loss(forward, function, teacher, scale, mode),
     }
 }
 
@@ -86,7 +93,13 @@ fn cross_entropy(forward: &mut Forward, scale: f32, smoothing: f32) -> AddedLoss
     AddedLoss { node: graph.nodes.len() - 1, loss, correct: Some(correct) }
 }
 
-fn own_loss(forward: &mut Forward, function: &PerSample, scale: f32, mode: Mode) -> Result<AddedLoss, GraphError> {
+fn own_loss(
+    forward: &mut Forward,
+    function: &PerSample,
+    teacher: Option<&Teacher>,
+    scale: f32,
+    mode: Mode,
+) -> Result<AddedLoss, GraphError> {
     let mut logits = forward.logits;
     if mode == Mode::Train {
         // A function may have an infinite derivative where the targets are all 0, and 0 times infinity is NaN.
@@ -94,7 +107,10 @@ fn own_loss(forward: &mut Forward, function: &PerSample, scale: f32, mode: Mode)
         forward.append(MaskSamples, vec![logits, forward.labels], masked, "loss");
         logits = masked;
     }
-    let values = forward.record("the loss", "loss", logits, function)?;
+    let mut values = forward.record("the loss", "loss", logits, function)?;
+    if let Some(teacher) = teacher {
+        values = teacher.mix(forward, logits, values)?;
+    }
     let loss = sample_sum(forward, "loss", values, scale);
     let node = forward.graph.nodes.len() - 1;
     let correct = forward.targets.is_none().then(|| {

@@ -125,6 +125,24 @@ pub fn huber(outputs: Tensor, targets: Tensor, delta: f32) -> Tensor {
     })
 }
 
+/// The divergence of the softmax of logits divided by `temperature` from that of the teacher's, times the temperature's square, so that
+/// gradients stay as large as those of other losses: `T^2 sum of p (log p - log q)` (PyTorch's `KLDivLoss`).
+///
+/// Source: G. Hinton, O. Vinyals, J. Dean, "Distilling the knowledge in a neural network", 2015 (arXiv:1503.02531).
+pub fn distillation(logits: Tensor, teacher: Tensor, temperature: f32) -> Tensor {
+    let [log_q, log_p] = Expression::operands();
+    let divergence = log_p.exp() * (&log_p - log_q);
+    let [logits, teacher] = [logits, teacher].map(|x| x.affine(1.0 / temperature, 0.0).log_softmax());
+    logits.pointwise(&divergence, &[teacher]).sum_classes().affine(temperature * temperature, 0.0)
+}
+
+/// The same of several labels: binary cross-entropy of logits divided by `temperature` with the sigmoids of the teacher's as targets, times
+/// the temperature's square.
+pub fn sigmoid_distillation(logits: Tensor, teacher: Tensor, temperature: f32) -> Tensor {
+    let [logits, teacher] = [logits, teacher].map(|x| x.affine(1.0 / temperature, 0.0));
+    binary_cross_entropy(logits, teacher.sigmoid(), None).affine(temperature * temperature, 0.0)
+}
+
 fn of_errors(outputs: Tensor, targets: Tensor, function: impl Fn(&Expression) -> Expression) -> Tensor {
     let [x, y] = Expression::operands();
     outputs.pointwise(&function(&(x - y)), &[targets]).mean_classes()

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::metric;
 use crate::optimizers::Sgd;
 use crate::passes::{Averaging, BucketSizes, Freeze, Precision, Strategy};
-use crate::{GraphError, LayerRates, Loss, Metric, Optimizer, ParameterGroups};
+use crate::{GraphError, LayerRates, Loss, Metric, Optimizer, ParameterGroups, Teacher};
 
 /// What a model is to predict of each sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -60,6 +60,8 @@ pub struct CompileOptions {
     pub freeze_statistics: bool,
     /// The loss that training minimises.
     pub loss: Loss,
+    /// A trained model whose outputs training imitates beside the loss.
+    pub teacher: Option<Teacher>,
     /// Whether training is on mixtures of two samples, so that each place has two labels: see [`crate::Plan::mixture`]. Values as
     /// targets are mixed before the step, and have no further inputs.
     pub mixed: bool,
@@ -117,6 +119,7 @@ impl CompileOptions {
             freeze: Freeze::default(),
             freeze_statistics: false,
             loss: Loss::default(),
+            teacher: None,
             mixed: false,
             weighted_loss: false,
             metrics: Vec::new(),

@@ -53,13 +53,14 @@ pub(crate) fn state_tensors(graph: &Graph, order: &[ValueId]) -> Vec<StateTensor
     let parameter_bytes = offset;
     let mut ends: HashMap<Arena, usize> = HashMap::new();
     for (id, value) in graph.ids() {
-        let (arena, initial) = match value.role {
-            Role::Buffer { initial } => (Arena::Buffers, initial),
-            Role::LossScale { initial } => (Arena::LossScale, initial),
+        let (arena, layout, initial) = match value.role {
+            Role::Buffer { initial } => (Arena::Buffers, Layout::Plain, initial),
+            Role::LossScale { initial } => (Arena::LossScale, Layout::Plain, initial),
+            Role::Teacher { layout } => (Arena::Teacher, layout, 0.0),
             _ => continue,
         };
         let end = ends.entry(arena).or_default();
-        state.push(tensor(value, Layout::Plain, Slot { arena, offset: *end }, Init::Constant(initial)));
+        state.push(tensor(value, layout, Slot { arena, offset: *end }, Init::Constant(initial)));
         *end += bytes(graph, id);
     }
     for (_, value) in graph.ids() {
@@ -97,7 +98,7 @@ pub(crate) fn place(
     state: &[StateTensor],
     gradients: &[(ValueId, usize, usize)],
 ) -> Result<Plan, GraphError> {
-    let Forward { mut graph, images, labels, sample_indices, logits, mixture, targets } = forward;
+    let Forward { mut graph, images, labels, sample_indices, logits, mixture, targets, teacher: _ } = forward;
     precision(&mut graph, options.precision);
     let is_of_gradients = |node: &&Node| matches!(node.op, Op::GradientNorm(_) | Op::Unscale(_));
     let of_gradients = graph.nodes.iter().filter(is_of_gradients).map(|node| node.outputs[0]);
@@ -122,6 +123,7 @@ pub(crate) fn place(
                 Role::Optimizer { slot, .. } => of_state(Arena::Optimizer(*slot)),
                 Role::Average { .. } => of_state(Arena::Average),
                 Role::LossScale { .. } => of_state(Arena::LossScale),
+                Role::Teacher { .. } => of_state(Arena::Teacher),
                 Role::Gradient { .. } | Role::Carried => (Arena::Gradients, gradient_slots.get(&id).copied()),
                 Role::Activation if value.in_cache => (Arena::Cache, Some(0)),
                 Role::Activation => (Arena::Activations, activations[id.0]),

@@ -17,7 +17,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq)]
 pub struct StateTensor {
     /// Its name, derived from PyTorch's: `layer1.0.conv1.weight`, `layer1.0.bn1.running_mean`,
-    /// `optimizer.momentum_buffer.layer1.0.conv1.weight`, `ema.layer1.0.conv1.weight`.
+    /// `optimizer.momentum_buffer.layer1.0.conv1.weight`, `ema.layer1.0.conv1.weight`, `teacher.layer1.0.conv1.weight`.
     pub name: String,
     /// Stored shape.
     pub shape: Shape,
@@ -186,6 +186,7 @@ impl Plan {
             | Role::Optimizer { .. }
             | Role::Average { .. }
             | Role::LossScale { .. }
+            | Role::Teacher { .. }
             | Role::Input => f.write_str(&value.name),
             Role::Activation | Role::Gradient { .. } | Role::Carried => write!(f, "%{}", id.0),
         }

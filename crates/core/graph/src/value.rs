@@ -45,6 +45,11 @@ pub enum Role {
         /// Its value before training.
         initial: f32,
     },
+    /// A parameter or a running statistic of the teacher, which no step changes.
+    Teacher {
+        /// How the order of its elements relates to PyTorch's.
+        layout: Layout,
+    },
     /// Summed over ranks with the last bucket of gradients: shares of running statistics, metrics.
     Carried,
 }

@@ -81,11 +81,13 @@ pub fn compare_setup(group: &Group, config: &RunConfig, data: &TrainingData, pla
     Ok(())
 }
 
-/// Compares the weights and buffers of all ranks before the first step: one line per tensor, so that the error names
+/// Compares the weights and buffers of all ranks, and those of a teacher, before the first step: one line per tensor, so that the error names
 /// it. In a resumed run this includes the optimiser's state, which is otherwise still zero.
 pub fn compare_weights(group: &Group, program: &mut dyn Program, resumed: bool) -> Result<(), TrainError> {
     let held = held_by_all(program);
-    let compared = |tensor: &StateTensor| (resumed || !is_optimizer(&tensor.name)) && held(tensor);
+    let compared = |tensor: &StateTensor| {
+        tensor.slot.arena == Arena::Teacher || ((resumed || !is_optimizer(&tensor.name)) && held(tensor))
+    };
     let lines = lines(fingerprints(program, &compared)?);
     group.compare(&[("initial weights", &lines)])?;
     Ok(())
@@ -169,10 +171,15 @@ pub fn broadcast_state(group: &Group, program: &mut dyn Program) -> Result<(), T
     Ok(())
 }
 
-/// Chooses the state tensors that every rank of the program's group holds.
+/// Chooses the state tensors of the run that every rank of the program's group holds.
 pub(crate) fn held_by_all(program: &dyn Program) -> impl Fn(&StateTensor) -> bool + use<> {
     let one_updates = program.plans().train.as_ref().is_some_and(Plan::is_replicated);
-    move |tensor| !(one_updates && matches!(tensor.slot.arena, Arena::Optimizer(_)))
+    move |tensor| match tensor.slot.arena {
+        Arena::Optimizer(_) => !one_updates,
+        // Each rank has read it from its file.
+        Arena::Teacher => false,
+        _ => true,
+    }
 }
 
 /// 64 bits of BLAKE3 over the exact bits of each chosen state tensor, with its name.

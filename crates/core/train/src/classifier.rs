@@ -37,8 +37,8 @@ pub struct Classifier {
     pub task: Arc<dyn Task>,
     /// The algorithms that a tuned run used.
     choices: Choices,
-    normalization: Normalization,
-    tensors: Vec<NamedTensor>,
+    pub(crate) normalization: Normalization,
+    pub(crate) tensors: Vec<NamedTensor>,
     /// Whether the weights are the averages that the run kept.
     pub averaged: bool,
     /// Updates that the weights of a run had; `None` for a weights file.
@@ -50,7 +50,7 @@ pub struct Classifier {
     /// What was taken from a weights file, and what was not; `None` for a run.
     pub pretrained: Option<Matching>,
     /// The file, for errors.
-    origin: String,
+    pub(crate) origin: String,
 }
 
 impl Classifier {

@@ -481,6 +481,15 @@ settings! {
         /// Weights of classes in the loss
         /// "balanced": all classes count alike, however many images they have, as scikit-learn's class_weight; of labels each counts as much where it is there as where it is not (pos_weight). Or a JSON file, {"daisy": 2.5, …}. Of classes their mean over the training images becomes 1, and the cross-entropy of validation has none.
         class_weights: Option<ClassWeights> = None => "all 1", "FILE", ANY, Run;
+        /// Trained model to imitate
+        /// Knowledge distillation: a run's folder, whose best weights count as in "enmasse eval", or a checkpoint. It sees the same images, with their augmentation and mixtures, and must know the same classes, labels or numbers. The loss of training then has a part that is small where both models give the same; the loss of validation has none.
+        teacher: Option<PathBuf> = None => "none", "RUN", ANY, Run;
+        /// Share of the teacher in the loss
+        /// The loss of the targets has the rest. 0 is training without the teacher.
+        distillation_alpha: f64 = 0.5, "SHARE", between(0, 1), Run;
+        /// Temperature of a distillation
+        /// Both models' logits are divided by it, so that a larger one shows more of how the teacher ranks the other classes, and the divergence is multiplied by its square, as by Hinton, Vinyals and Dean (2015), who found 2.5 to 4 the best for small models. Numbers have none.
+        distillation_temperature: f64 = 4.0, "T", above(0), Run;
         /// Metrics besides loss and accuracy
         /// Measured in training and validation: topK, such as top5, and gradient_norm.
         metrics: Vec<MetricName> = Vec::new(), "NAMES", ANY, Run;

@@ -71,6 +71,7 @@ mod state;
 mod stop;
 mod tally;
 mod task;
+mod teacher;
 mod tensorboard;
 mod trace;
 mod trainer;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use enmasse_data::Sharding;
+use enmasse_datasets::TaskKind;
 use enmasse_device::{DeviceError, Program};
 use enmasse_graph::optimizers::Custom;
 use enmasse_graph::{
@@ -12,6 +13,7 @@ use enmasse_graph::{
 
 use crate::config::of_optimizers;
 use crate::task::of_data;
+use crate::teacher::TrainedTeacher;
 use crate::{
     Classification, ConfigError, Direction, FineTune, Monitor, OptimizerKind, Preparation, RunConfig, StrategyKind,
     Task, TrainConfig, TrainError, TrainingData, UnusedParameters,
@@ -35,6 +37,8 @@ pub struct Objective {
     pub optimizer: Option<Custom>,
     /// Exceptions by name from the configuration's weight decay and learning rate; later rules win.
     pub groups: Vec<GroupRule>,
+    /// The model that the run imitates ([`Objective::taught`]).
+    pub(crate) teacher: Option<Arc<TrainedTeacher>>,
 }
 
 impl Objective {
@@ -59,6 +63,23 @@ impl Objective {
             None => of_data(data, config)?,
         };
         Ok(Objective { task: Some(task), ..self.clone() })
+    }
+
+    /// The same with the teacher of the configuration, if it has one that takes part. It must predict the same of an image as `data`, if
+    /// they are known, and see as many channels.
+    pub fn taught(
+        self,
+        config: &TrainConfig,
+        preparation: &Preparation,
+        data: Option<&TrainingData>,
+    ) -> Result<Self, TrainError> {
+        let own =
+            data.is_some_and(|data| data.task == TaskKind::Classification) && self.task().target() != TargetKind::Class;
+        if let (Some(teacher), true) = (&config.teacher, own) {
+            return Err(without_effect("teacher", &teacher.display().to_string(), "task"));
+        }
+        let teacher = TrainedTeacher::open(config, preparation, self.task().as_ref(), data)?;
+        Ok(Objective { teacher: teacher.map(Arc::new), ..self })
     }
 
     /// The loss of a configuration. Smoothing belongs to the tasks that data have: with a loss of the program's own it is an error.
@@ -171,6 +192,7 @@ pub fn compile_plans(
         freeze_statistics: config.freeze_bn,
         target: task.target(),
         loss: objective.loss(task.as_ref(), config)?,
+        teacher: objective.teacher.as_ref().map(|teacher| teacher.in_plan.clone()),
         mixed: preparation.train.mixing().is_some(),
         weighted_loss: !config.drop_last,
         strategy: match config.strategy {

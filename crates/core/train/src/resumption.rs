@@ -92,6 +92,13 @@ pub fn contradiction(saved: &CheckpointMeta, now: &CheckpointMeta) -> Option<Str
     if saved.split != now.split {
         return Some("is a run with other images than its split.json or the data have now".to_owned());
     }
+    match (&saved.teacher, &now.teacher) {
+        (None, Some(_)) => return Some("began without a teacher".to_owned()),
+        (Some(saved), Some(now)) if saved != now => {
+            return Some("learns from a teacher with other weights than `teacher` has now".to_owned());
+        }
+        _ => {}
+    }
     // The position in an epoch counts samples in the order that the seed gives them, or a sampler.
     let order = |meta: &CheckpointMeta| match RunConfig::from_toml(&meta.configuration) {
         Ok(config) if config.train.sampler == SamplerKind::Own => "sampler = own".to_owned(),
@@ -174,6 +181,12 @@ mod tests {
         check(six, Some("has 2 classes (a, b), and the data have 6 classes (a, b, c, d, e, ...)"));
         let values = CheckpointMeta { target: TargetKind::Values(2), ..saved.clone() };
         check(values, Some("learns classes of each image, not 2 values"));
+        let taught = |teacher: &str| CheckpointMeta { teacher: Some(teacher.into()), ..saved.clone() };
+        check(taught("a"), Some("began without a teacher"));
+        assert_eq!(contradiction(&taught("a"), &taught("a")), None);
+        assert_eq!(contradiction(&taught("a"), &saved), None, "with `distillation_alpha = 0`");
+        let other = contradiction(&taught("a"), &taught("b"));
+        assert_eq!(other.as_deref(), Some("learns from a teacher with other weights than `teacher` has now"));
         let split = CheckpointMeta { split: "x".into(), ..saved.clone() };
         check(split, Some("is a run with other images than its split.json or the data have now"));
     }

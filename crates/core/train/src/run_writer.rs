@@ -22,9 +22,9 @@ use crate::run_log::RunLog;
 use crate::state::StateTensors;
 use crate::training_data::Listing;
 use crate::{
-    Attempt, Best, Callback, Change, CheckpointMeta, Keep, Logger, Monitor, Position, Preparation, Preprocessing,
-    Resume, RunConfig, RunFolder, RunPaths, SettingOrigins, TargetKind, Task, TensorBoard, TrainConfig, TrainError,
-    TrainingData, locate_run, remove_unbegun,
+    Attempt, Best, Callback, Change, CheckpointMeta, Keep, Logger, Monitor, Objective, Position, Preparation,
+    Preprocessing, Resume, RunConfig, RunFolder, RunPaths, SettingOrigins, TargetKind, Task, TensorBoard, TrainConfig,
+    TrainError, TrainingData, locate_run, remove_unbegun,
 };
 
 /// What writes the files of a fit, besides the run folder itself.
@@ -75,9 +75,9 @@ impl RunWriter {
         data: &TrainingData,
         preparation: &Preparation,
         attempt: &Attempt,
-        (task, monitor): (&Arc<dyn Task>, &Monitor),
+        (objective, monitor): (&Objective, &Monitor),
     ) -> Result<(Self, Option<CheckpointFile>), TrainError> {
-        let config = &run.train;
+        let (config, task) = (&run.train, objective.task());
         let is_new = config.out.as_deref().is_none_or(|out| !out.exists());
         let named = config.resume.run().or(config.out.as_deref());
         let paths = locate_run(named, &config.model, config.resume.is_on(), config.data.as_deref(), attempt)?;
@@ -96,6 +96,7 @@ impl RunWriter {
             seed: config.seed,
             target: task.target(),
             statistics: task.statistics().cloned(),
+            teacher: objective.teacher.as_ref().map(|teacher| teacher.digest.clone()),
             best: Best { metric: monitor.name.clone(), value: None },
             ..CheckpointMeta::default()
         };
@@ -122,7 +123,7 @@ impl RunWriter {
             keep: config.keep,
             export_every: config.export_every,
             is_new,
-            task: task.clone(),
+            task,
             monitor: monitor.clone(),
         };
         Ok((writer, saved))

@@ -27,9 +27,9 @@ struct Chosen {
 }
 
 impl<'a> StateTensors<'a> {
-    /// All of them, in the order of [`enmasse_graph::Plans::state`].
+    /// All of them but a teacher's, in the order of [`enmasse_graph::Plans::state`].
     pub fn all(program: &'a mut dyn Program) -> Self {
-        Self::chosen(program, &|own| Some(own.name.clone()))
+        Self::chosen(program, &|own| (own.slot.arena != Arena::Teacher).then(|| own.name.clone()))
     }
 
     /// Parameters and running statistics; of a run that keeps averages, these, under the names of the tensors that they
@@ -39,7 +39,7 @@ impl<'a> StateTensors<'a> {
         Self::chosen(program, &|own| match own.slot.arena {
             Arena::Average => Some(own.name.strip_prefix(AVERAGE_PREFIX).unwrap_or(&own.name).to_owned()),
             Arena::Parameters | Arena::Buffers => (!averaged).then(|| own.name.clone()),
-            Arena::Optimizer(_) | Arena::LossScale => None,
+            Arena::Optimizer(_) | Arena::LossScale | Arena::Teacher => None,
             Arena::Input | Arena::Gradients | Arena::Activations | Arena::Cache => None,
         })
     }

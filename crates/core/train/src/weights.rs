@@ -57,7 +57,7 @@ pub(crate) fn read_chosen(program: &mut dyn Program, which: &Which) -> Result<Ve
     })
 }
 
-/// Sets every state tensor of a program from the tensors with these names and shapes, in any order; `read` returns the
+/// Sets every state tensor of a program, but a teacher's, from the tensors with these names and shapes, in any order; `read` returns the
 /// values of one by its index. Parameters and buffers must match one to one. Optimiser state is set if the program has it,
 /// and must then be complete unless none is given at all. The state of loss scaling may be missing, if the run had another
 /// precision: it then keeps its initial values. `origin` names the file in errors.
@@ -67,7 +67,8 @@ pub fn write_tensors<'a>(
     read: &dyn Fn(usize) -> Result<Cow<'a, [f32]>, TrainError>,
     origin: &str,
 ) -> Result<(), TrainError> {
-    let state = program.plans().state.clone();
+    let mut state = program.plans().state.clone();
+    state.retain(|own| own.slot.arena != Arena::Teacher);
     let model = program.plans().evaluate.model.clone();
     let refuse = |problem: String| {
         Err(TrainError::Weights(format!("{origin} does not fit the model {model}: {problem}; is it of another model?")))

@@ -108,7 +108,8 @@ impl<'a> Preparation<'a> {
             Arena::Gradients => gradients * self.schedule.shards[local].slot,
             Arena::Activations if self.schedule.lockstep => activations * local,
             Arena::Activations | Arena::Input | Arena::Cache => 0,
-            Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average | Arena::LossScale => 0,
+            Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average => 0,
+            Arena::LossScale | Arena::Teacher => 0,
         };
         (self.start)(arena).wrapping_add(offset)
     }

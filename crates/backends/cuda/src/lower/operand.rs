@@ -56,7 +56,7 @@ impl Places<'_> {
             Arena::Activations if self.schedule.lockstep => stride * local,
             Arena::Input => stride * local,
             Arena::Activations | Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) => 0,
-            Arena::Average | Arena::LossScale | Arena::Cache => 0,
+            Arena::Average | Arena::LossScale | Arena::Teacher | Arena::Cache => 0,
         };
         Place { memory: Memory::Arena(slot.arena), offset: before + slot.offset }
     }
@@ -91,7 +91,8 @@ impl Places<'_> {
             Arena::Gradients => self.schedule.slots,
             Arena::Input => self.schedule.shards.len(),
             Arena::Activations | Arena::Cache => 0,
-            Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average | Arena::LossScale => 1,
+            Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average => 1,
+            Arena::LossScale | Arena::Teacher => 1,
         };
         let arenas = plan
             .arenas

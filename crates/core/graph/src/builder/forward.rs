@@ -74,6 +74,8 @@ pub struct Forward {
     pub targets: Option<ValueId>,
     /// `f32 [batch, classes]`.
     pub logits: ValueId,
+    /// The logits of the teacher, if there is one.
+    pub teacher: Option<ValueId>,
 }
 
 impl Forward {
@@ -107,6 +109,17 @@ impl Forward {
         function: &PerSample,
     ) -> Result<ValueId, GraphError> {
         let targets = self.target_rows();
+        self.record_of(what, layer, [logits, targets], function)
+    }
+
+    /// Records a function of logits and other values of each sample in the loss phase, as [`Forward::record`] does.
+    pub(crate) fn record_of(
+        &mut self,
+        what: &str,
+        layer: &str,
+        [logits, targets]: [ValueId; 2],
+        function: &PerSample,
+    ) -> Result<ValueId, GraphError> {
         let (values, nodes) = (self.graph.values.len(), self.graph.nodes.len());
         // Training mode records dropout, so that the check below refuses it.
         let (graph, mode, filters) = (std::mem::take(&mut self.graph), Mode::Train, FilterOrder::default());

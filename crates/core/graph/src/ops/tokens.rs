@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::Operation;
 use crate::autodiff::Backward;
-use crate::{GraphError, Init, Layout, Node, Op, Plan, Tensor, ValueId};
+use crate::{GraphError, Init, Layout, Node, Op, Plan, Role, Tensor, ValueId};
 
 /// `x` plus the same tokens for each sample; `y` may lie over `x`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -172,7 +172,8 @@ pub struct PositionEmbedding {
 impl Plan {
     /// The model's position embedding, if it has one.
     pub fn position_embedding(&self) -> Option<PositionEmbedding> {
-        let added = self.instructions.iter().find(|node| matches!(node.op, Op::AddTokens(_)))?;
+        let is_own = |node: &Node| !matches!(self.value(node.inputs[1]).role, Role::Teacher { .. });
+        let added = self.instructions.iter().find(|node| matches!(node.op, Op::AddTokens(_)) && is_own(node))?;
         let (mut id, mut before) = (added.inputs[0], 0);
         loop {
             let node = self.instructions.iter().find(|node| node.outputs.contains(&id))?;

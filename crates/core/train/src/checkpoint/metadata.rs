@@ -124,7 +124,7 @@ fn read_statistics(map: &BTreeMap<String, String>) -> Result<Option<TargetStatis
 }
 
 /// Defines [`CheckpointMeta`] by its fields. Each field is the metadata key with the same name, except that `best` names the best
-/// value, and that a checkpoint may lack `callbacks`, `target` and `target_statistics`.
+/// value, and that a checkpoint may lack `callbacks`, `target`, `target_statistics` and `teacher`.
 macro_rules! metadata {
     ($($(#[doc = $doc:literal])+ $name:ident: $type:ty,)+) => {
         /// The data of a checkpoint other than its tensors. Each field is a key of the file's metadata.
@@ -139,6 +139,8 @@ macro_rules! metadata {
             pub target: TargetKind,
             /// By what its outputs are scaled, if they are.
             pub statistics: Option<TargetStatistics>,
+            /// A digest of the teacher, if it has one.
+            pub teacher: Option<String>,
         }
 
         impl CheckpointMeta {
@@ -154,6 +156,9 @@ macro_rules! metadata {
                 if let Some(statistics) = &self.statistics {
                     map.insert(STATISTICS.to_owned(), serde_json::json!(statistics).to_string());
                 }
+                if let Some(teacher) = &self.teacher {
+                    map.insert("teacher".to_owned(), teacher.clone());
+                }
             }
 
             /// The error is the second part of a sentence that begins with the file.
@@ -167,6 +172,7 @@ macro_rules! metadata {
                     callbacks: read_callbacks(map)?,
                     target: read_target(map)?,
                     statistics: read_statistics(map)?,
+                    teacher: map.get("teacher").cloned(),
                 })
             }
         }

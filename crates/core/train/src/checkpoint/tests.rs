@@ -24,6 +24,7 @@ fn meta() -> CheckpointMeta {
         callbacks: [("Best".to_owned(), "{\"epoch\": 3}\n".to_owned())].into(),
         target: TargetKind::Class,
         statistics: None,
+        teacher: Some("blake3:0a".to_owned()),
     }
 }
 

@@ -59,6 +59,7 @@ impl Session {
         let sharding = Sharding { local: map.local(rank), shards, batch: config.batch_per_shard(shards) };
         let pool = DecodePool::new(trainer.decoders())?.timeout(config.timeout(world_size));
         let preparation = Preparation::of(config, data);
+        let objective = objective.taught(config, &preparation, Some(data))?;
         let (transform, sampler) = (preparation.train.clone(), config.training_sampler(data.train.as_ref()));
         let (images, seed) = (data.train.clone(), config.seed);
         let skips = config.bad_samples() != OnBadSample::Error;
@@ -92,7 +93,7 @@ impl Session {
         }
         let (mut writer, saved) = match rank {
             0 if !config.keeps_nothing() => {
-                RunWriter::open(run, data, &preparation, &trainer.attempt, (&task, &monitor))
+                RunWriter::open(run, data, &preparation, &trainer.attempt, (&objective, &monitor))
                     .map(|(writer, saved)| (Some(writer), saved))?
             }
             _ => (None, None),
@@ -178,6 +179,11 @@ impl Session {
                 broadcast_state(group, program.as_mut())?;
                 states = broadcast_states(group, &states)?;
             }
+        }
+        if let Some(teacher) = &objective.teacher {
+            teacher.load(program.as_mut())?;
+        }
+        if let Some(group) = group {
             compare_weights(group, program.as_mut(), position.is_resumed())?;
         }
         // From here on a request to stop ends the run with a checkpoint. What comes before it leaves nothing.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use enmasse_comm::Group;
 use enmasse_device::Program;
+use enmasse_graph::{Arena, StateTensor};
 use enmasse_weights::Matching;
 
 use super::Trainer;
@@ -51,7 +52,8 @@ impl Trainer<'_> {
     pub fn weights(&mut self) -> Result<Vec<NamedTensor>, TrainError> {
         self.as_one(|trainer| {
             let Trained { program, .. } = trainer.hold(HeldWeights::Last)?;
-            let tensors = read_chosen(program.as_mut(), &|tensor| !is_optimizer(&tensor.name))?;
+            let is_weight = |tensor: &StateTensor| tensor.slot.arena != Arena::Teacher && !is_optimizer(&tensor.name);
+            let tensors = read_chosen(program.as_mut(), &is_weight)?;
             Ok(EvaluatedWeights::of(tensors).weights)
         })
     }

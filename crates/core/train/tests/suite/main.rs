@@ -8,6 +8,7 @@ mod common;
 mod crops;
 mod data_parallel;
 mod data_wait;
+mod distillation;
 mod diverged;
 mod fine_tune;
 mod fit;

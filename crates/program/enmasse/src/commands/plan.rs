@@ -30,7 +30,7 @@ pub fn command() -> Command {
         .args(settings_with("model size batch devices sync_bn strategy", WITHOUT_DATA))
         .args(settings("optimizer opt_arg momentum weight_decay no_decay_norm_bias clip_norm ema lookahead nesterov"))
         .args(settings("label_smoothing freeze freeze_layers freeze_bn layer_decay head_lr_mult unused_parameters"))
-        .args(settings("drop_path grad_checkpointing"))
+        .args(settings("drop_path grad_checkpointing teacher distillation_alpha distillation_temperature"))
         .args(settings("precision threads isa exact fuse tune sum reduce_precision shards accumulate"))
         .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
         .arg(switch("eval", "The plan of evaluation"))
@@ -105,7 +105,8 @@ fn compiled(config: &TrainConfig, classes: usize, shards: usize, target: &Target
     let model = enmasse_models::find(&config.model).map_err(Failure::usage)?;
     let forward = |x, classes| model.forward(x, classes);
     let preparation = Preparation::new(config, DataKind::Folder);
-    Ok(compile_plans(config, &preparation, &forward, &Objective::default(), classes, shards, target)?)
+    let objective = Objective::default().taught(config, &preparation, None)?;
+    Ok(compile_plans(config, &preparation, &forward, &objective, classes, shards, target)?)
 }
 
 fn printed(plans: &Plans, evaluates: bool) -> &Plan {

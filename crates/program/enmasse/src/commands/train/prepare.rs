@@ -79,7 +79,7 @@ impl Run {
             &config.train,
             &preparation,
             &|x, classes| model.forward(x, classes),
-            &Objective::default().of_data(&data, &config.train)?,
+            &Objective::default().of_data(&data, &config.train)?.taught(&config.train, &preparation, Some(&data))?,
             data.classes.len(),
             shards,
             &Target::default(),
