@@ -14,6 +14,8 @@ pub(crate) enum Memory {
     Arena(Arena),
     /// The parameters as convolutions multiply them: in the element type of activations, at the index of the parameter.
     Rounded,
+    /// The same of a teacher's parameters.
+    RoundedTeacher,
     /// Gradients of parameters as engines write them, before they are f32: in the element type of activations, at the index of the
     /// gradient.
     Narrow,
@@ -51,6 +53,7 @@ pub(crate) struct Span {
 impl Span {
     /// The bytes from the first of two spans of one memory to the last.
     pub fn hull(self, other: Span) -> Span {
+        debug_assert_eq!(self.place.memory, other.place.memory);
         let start = self.place.offset.min(other.place.offset);
         let end = (self.place.offset + self.bytes).max(other.place.offset + other.bytes);
         Span { place: Place { offset: start, ..self.place }, bytes: end - start }
@@ -183,6 +186,7 @@ impl fmt::Display for Memory {
         match self {
             Memory::Arena(arena) => write!(f, "{arena}"),
             Memory::Rounded => f.write_str("rounded"),
+            Memory::RoundedTeacher => f.write_str("rounded_teacher"),
             Memory::Narrow => f.write_str("narrow"),
             Memory::Scratch => f.write_str("scratch"),
             Memory::Counters => f.write_str("counters"),

@@ -107,7 +107,7 @@ impl Lowering<'_> {
         for (index, node) in self.plan.instructions.iter().enumerate().filter(|(_, node)| node.phase == phase) {
             if start == self.sequence.work.len() && phase == Phase::Forward {
                 let rounding = round_weights(self.plan, &self.places);
-                rounding.into_iter().for_each(|kernel| self.push(index, Call::Kernel(kernel)));
+                rounding.for_each(|kernel| self.push(index, Call::Kernel(kernel)));
             }
             if self.is_full() {
                 self.widen(index);

@@ -9,7 +9,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use enmasse_graph::ops::{Conv2d, Conv2dBackwardData, Conv2dBackwardWeights};
-use enmasse_graph::{Activation, Node, Op, Plan, ValueId};
+use enmasse_graph::{Activation, Arena, Node, Op, Plan, ValueId};
 use enmasse_tensor::DType;
 
 use super::{Lowered, Lowering, OnCuda, Operands, computed};
@@ -25,6 +25,9 @@ use crate::work::{Kernel, Memory, Place, Span};
 
 /// Workspaces begin at multiples of this many bytes.
 pub(super) const ALIGNMENT: usize = 256;
+
+/// Where the parameters of a teacher are.
+const TEACHER: Memory = Memory::Arena(Arena::Teacher);
 
 impl OnCuda for Conv2d {
     fn lower(&self, o: &Operands, lowering: &mut Lowering) -> Lowered {
@@ -106,9 +109,9 @@ fn columns([read, written]: [DType; 2], [before, after]: [usize; 2], from: Span,
     kernel(format!("columns_{read}_to_{written}"), blocks(elements), arguments)
 }
 
-/// The kernel that rounds the weights that convolutions and linear layers multiply with narrower activations, and the biases that
-/// they add, if there are any.
-pub(crate) fn round_weights(plan: &Plan, places: &Places) -> Option<Kernel> {
+/// The kernels that round the weights that convolutions and linear layers multiply with narrower activations, and the biases that
+/// they add, if there are any: one for the model and one for its teacher.
+pub(crate) fn round_weights(plan: &Plan, places: &Places) -> impl Iterator<Item = Kernel> + use<> {
     let activations = plan.precision.activations();
     let is_narrow = |id: &ValueId| plan.value(*id).dtype != DType::F32;
     let multiplied = plan.instructions.iter().flat_map(|node| match (&node.op, &node.inputs[..], &node.outputs[..]) {
@@ -119,14 +122,16 @@ pub(crate) fn round_weights(plan: &Plan, places: &Places) -> Option<Kernel> {
         (Op::LinearForward(_), [x, w, ..], _) if is_narrow(x) => vec![w],
         _ => Vec::new(),
     });
-    let whole = multiplied.map(|&id| places.span(plan, id, 0)).reduce(Span::hull)?;
-    Some(elementwise::cast(DType::F32, whole, activations, rounded(whole)))
+    let (of_teacher, own): (Vec<Span>, Vec<Span>) =
+        multiplied.map(|&id| places.span(plan, id, 0)).partition(|span| span.place.memory == TEACHER);
+    let wholes = [own, of_teacher].into_iter().filter_map(|spans| spans.into_iter().reduce(Span::hull));
+    wholes.map(move |whole| elementwise::cast(DType::F32, whole, activations, rounded(whole)))
 }
 
-/// Weights as they are multiplied, or biases as engines add them, for the place of an f32 parameter or of its average.
+/// Weights as they are multiplied, or biases as engines add them, for the place of an f32 parameter, of its average or of a teacher's.
 fn rounded(span: Span) -> Span {
-    let place = Place { memory: Memory::Rounded, offset: span.place.offset / 2 };
-    Span { place, bytes: span.bytes / 2 }
+    let memory = if span.place.memory == TEACHER { Memory::RoundedTeacher } else { Memory::Rounded };
+    Span { place: Place { memory, offset: span.place.offset / 2 }, bytes: span.bytes / 2 }
 }
 
 /// Weights as they are multiplied, or a bias as an engine adds it.

@@ -46,12 +46,13 @@ impl Sizes {
         let arena = |arena: Arena| (Memory::Arena(arena), plans.arena_bytes(arena));
         let times = |count: usize, (memory, bytes): (Memory, usize)| (memory, count * bytes);
         let is_narrow = plans.evaluate.precision.activations() != DType::F32;
-        let rounded = if is_narrow { plans.arena_bytes(Arena::Parameters) / 2 } else { 0 };
+        let rounded = |arena: Arena| if is_narrow { plans.arena_bytes(arena) / 2 } else { 0 };
         let saved = Places { plans, schedule }.saved_bytes() * schedule.shards.len();
         let shared = vec![
             times(schedule.slots, arena(Arena::Gradients)),
             times(schedule.activations(), arena(Arena::Activations)),
-            (Memory::Rounded, rounded),
+            (Memory::Rounded, rounded(Arena::Parameters)),
+            (Memory::RoundedTeacher, rounded(Arena::Teacher)),
             (Memory::Narrow, narrow),
             (Memory::Scratch, scratch),
             (Memory::Counters, counters),

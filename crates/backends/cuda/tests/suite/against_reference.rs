@@ -4,7 +4,7 @@ use enmasse_device::{Hosting, Program, StepMetrics};
 use enmasse_graph::optimizers::AdamW;
 use enmasse_graph::{
     Averaging, CompileOptions, Conv, Freeze, Linear, Loss, Metric, Mode, Optimizer, ParameterGroups, PerSample, Phase,
-    Plans, Pool, Precision, Target, TargetKind, Tensor, losses,
+    Plans, Pool, Precision, Target, TargetKind, Teacher, Tensor, losses,
 };
 use enmasse_reference::ReferenceProgram;
 
@@ -470,4 +470,22 @@ fn other_networks_of_the_zoo() {
     check_zoo(&NARROW[15..]);
     let names: Vec<&str> = NARROW.iter().map(|(name, ..)| *name).collect();
     assert_eq!(enmasse_models::models().iter().map(|model| model.name()).collect::<Vec<_>>(), names);
+}
+
+#[test]
+fn a_teacher_that_is_imitated() {
+    for (precision, tolerance) in [(Precision::F32, 2e-5), (Precision::Bf16, 6e-2), (Precision::F16, 1e-2)] {
+        let loss = PerSample::new(|logits, teacher| losses::distillation(logits, teacher, 4.0));
+        let mut teacher = Teacher::new("residual", 7, residual, loss);
+        (teacher.mean, teacher.std, teacher.alpha) = (vec![0.5; 3], vec![0.25; 3], 0.75);
+        let teacher = Some(teacher);
+        let options = CompileOptions { size: [19, 22], precision, teacher, ..CompileOptions::new("modern", 5, 19, 7) };
+        let Some(plans) = compile(&modern, &options) else { return };
+        check(
+            &format!("distillation in {precision}"),
+            &plans,
+            if precision == Precision::F32 { 3 } else { 1 },
+            tolerance,
+        );
+    }
 }
