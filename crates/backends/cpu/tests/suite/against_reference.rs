@@ -6,13 +6,13 @@ use crate::common::models::{
     expressive, focal, huber, largest_windows, modern, random, residual, squared_error, tokens,
 };
 use crate::common::{Batch, Fading, assert_agree, fill, gradients, levels, program_with, state};
-use enmasse_cpu::{CpuOptions, Isa};
-use enmasse_device::{DeviceRequest, Program, StepMetrics};
+use enmasse_cpu::{Cpu, CpuOptions, Isa};
+use enmasse_device::{Device, DeviceRequest, Program, StepMetrics};
 use enmasse_graph::ops::{Custom, CustomOperation, Parallel};
 use enmasse_graph::optimizers::{self, AdamW, Sgd};
 use enmasse_graph::{
     Averaging, Backward, CompileOptions, Conv, Freeze, GraphError, GroupRule, Loss, Metric, Mode, Node, Optimizer,
-    ParameterGroups, PerSample, Phase, Plans, Precision, TargetKind, Tensor, ValueId, compile,
+    ParameterGroups, PerSample, Phase, Plans, Precision, TargetKind, Teacher, Tensor, ValueId, compile, losses,
 };
 use enmasse_reference::ReferenceProgram;
 use enmasse_tensor::Shape;
@@ -285,5 +285,22 @@ fn any_order_of_layers() {
         let options = CompileOptions { size: [5, 4], allow_unused: true, ..CompileOptions::new("random", 3, 5, 3) };
         let plans = compile(&|x: Tensor| random(x, seed), &options).unwrap();
         check(&format!("random {seed}"), &plans, Isa::detect(), 3, 5e-3);
+    }
+}
+
+/// The teacher's batch norms are folded into its convolutions, as in evaluation.
+#[test]
+fn a_teacher_that_is_imitated() {
+    let loss = PerSample::new(|logits, teacher| losses::distillation(logits, teacher, 4.0));
+    let labels = PerSample::new(|logits, teacher| losses::sigmoid_distillation(logits, teacher, 2.0));
+    for (name, loss) in [("distillation", loss), ("sigmoid_distillation", labels)] {
+        let mut teacher = Teacher::new("residual", 7, residual, loss);
+        (teacher.mean, teacher.std, teacher.alpha) = (vec![0.5; 3], vec![0.25; 3], 0.75);
+        let options =
+            CompileOptions { size: [19, 22], teacher: Some(teacher), ..CompileOptions::new("modern", 5, 19, 7) };
+        for isa in levels() {
+            let cpu = Cpu::new(CpuOptions { isa: Some(isa), ..CpuOptions::default() }).unwrap();
+            check(name, &cpu.target().compile(&modern, &options).unwrap(), isa, 3, 2e-5);
+        }
     }
 }

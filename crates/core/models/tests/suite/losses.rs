@@ -57,6 +57,9 @@ fn cases() -> Vec<(&'static str, Targets, Loss)> {
         ("squared", Values("values"), own(|x, y| losses::squared_error(x, standard(y)))),
         ("absolute", Values("values"), own(|x, y| losses::absolute_error(x, standard(y)))),
         ("huber", Values("values"), own(|x, y| losses::huber(x, standard(y), 1.5))),
+        ("distilled", Values("teacher"), own(|x, y| losses::distillation(x, y, 4.0))),
+        ("distilled_cold", Values("teacher"), own(|x, y| losses::distillation(x, y, 1.0))),
+        ("distilled_labels", Values("teacher"), own(|x, y| losses::sigmoid_distillation(x, y, 2.0))),
     ]
 }
 

@@ -17,9 +17,12 @@ pub fn fill(program: &mut dyn Program) {
             (0..elements).map(|_| f64::from(stream.uniform(low, high) as f32)).collect()
         };
         let values = match tensor.slot.arena {
-            Arena::Parameters if tensor.shape.len() > 1 => draw(-1.7 / fan_in.sqrt(), 1.7 / fan_in.sqrt()),
+            Arena::Parameters | Arena::Teacher if tensor.shape.len() > 1 => {
+                draw(-1.7 / fan_in.sqrt(), 1.7 / fan_in.sqrt())
+            }
             Arena::Parameters if tensor.name.ends_with("weight") => draw(0.5, 1.5),
-            Arena::Parameters => draw(-0.5, 0.5),
+            Arena::Teacher if tensor.name.ends_with("weight") || tensor.name.ends_with("var") => draw(0.5, 1.5),
+            Arena::Parameters | Arena::Teacher => draw(-0.5, 0.5),
             _ => continue,
         };
         program.load(&tensor.name, &values).unwrap();
