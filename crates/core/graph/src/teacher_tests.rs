@@ -1,3 +1,5 @@
+//! Plans of a student with a frozen teacher.
+
 use crate::{
     Arena, Averaging, CompileOptions, Conv, Op, PerSample, Phase, Plan, Plans, Role, Teacher, Tensor, compile, losses,
 };
