@@ -1,4 +1,4 @@
-//! Plans of a student with a frozen teacher.
+//! A teacher in a plan: what it computes, that nothing of it is trained, and its share of the loss.
 
 use crate::{
     Arena, Averaging, CompileOptions, Conv, Op, PerSample, Phase, Plan, Plans, Role, Teacher, Tensor, compile, losses,

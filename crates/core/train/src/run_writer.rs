@@ -84,7 +84,7 @@ impl RunWriter {
         let folder = RunFolder::open(paths, config.resume.clone(), attempt)?;
         let from = folder.paths().resumed_checkpoint(&config.resume);
         let saved = if from.exists() { Some(CheckpointFile::open(&from)?) } else { None };
-        let meta = CheckpointMeta {
+        let mut meta = CheckpointMeta {
             model: config.model.clone(),
             classes: task.classes().to_vec(),
             size: preparation.evaluation.size,
@@ -105,6 +105,10 @@ impl RunWriter {
             let run = folder.paths().root().display();
             let remedy = "resume it as it was started, or choose another `out`";
             return Err(TrainError::Resume(format!("{run} {reason}: {remedy}")));
+        }
+        if meta.teacher.is_none() {
+            // With `distillation_alpha = 0` for a while it is still the run of its teacher.
+            meta.teacher = earlier.and_then(|earlier| earlier.teacher.clone());
         }
         let changes = earlier.map_or(Vec::new(), |earlier| changes(earlier, run));
         let choices = match &saved {

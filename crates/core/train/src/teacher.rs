@@ -20,7 +20,7 @@ use crate::{
 pub(crate) struct TrainedTeacher {
     /// What a plan has of it.
     pub in_plan: Teacher,
-    /// A digest of the model's name, its normalisation and its weights.
+    /// A digest of what gives its outputs: the model's name, its weights, and by what images and outputs are scaled.
     pub digest: String,
     tensors: Vec<NamedTensor>,
 }
@@ -68,7 +68,8 @@ impl TrainedTeacher {
             )));
         }
         let loss = loss(kind, config.distillation_temperature as f32, task, learnt.as_ref());
-        let (forward, digest) = (move |x| model.forward(x, outputs), digest(&name, &normalization.mean, &tensors));
+        let described = serde_json::json!([name, normalization, learnt.statistics()]).to_string();
+        let (forward, digest) = (move |x| model.forward(x, outputs), digest(&described, &tensors));
         let mut in_plan = Teacher::new(name, outputs, forward, loss);
         (in_plan.mean, in_plan.std) = (normalization.mean, normalization.std);
         in_plan.alpha = config.distillation_alpha as f32;
@@ -86,6 +87,10 @@ impl TrainedTeacher {
 
 /// The run or checkpoint, by the weights that evaluation uses.
 fn open(path: &Path, refuse: &dyn Fn(String) -> TrainError) -> Result<Classifier, TrainError> {
+    if !path.exists() {
+        let from = if path.is_relative() { " in the folder where this was started" } else { "" };
+        return Err(refuse(format!("does not exist{from}")));
+    }
     let file = if path.is_dir() { RunPaths::new(path).require_weights()? } else { path.to_owned() };
     if !is_checkpoint(&file)? {
         return Err(refuse("holds weights alone: a teacher is a run, or a checkpoint of one".to_owned()));
@@ -125,7 +130,7 @@ fn loss(kind: TaskKind, temperature: f32, task: &dyn Task, teacher: &dyn Task) -
     }
 }
 
-fn digest(name: &str, mean: &[f32], tensors: &[NamedTensor]) -> String {
+fn digest(described: &str, tensors: &[NamedTensor]) -> String {
     let mut hasher = blake3::Hasher::new();
     let mut numbers = |values: &[f32]| {
         for piece in values.chunks(1 << 14) {
@@ -133,11 +138,10 @@ fn digest(name: &str, mean: &[f32], tensors: &[NamedTensor]) -> String {
             hasher.update(&bytes);
         }
     };
-    numbers(mean);
     let mut sorted: Vec<&NamedTensor> = tensors.iter().collect();
     sorted.sort_by_key(|tensor| &tensor.name);
     sorted.iter().for_each(|tensor| numbers(&tensor.values));
     let names: Vec<String> = sorted.iter().map(|tensor| format!("{} {:?}", tensor.name, tensor.shape)).collect();
-    hasher.update(format!("{name} {}", names.join(" ")).as_bytes());
+    hasher.update(format!("{described} {}", names.join(" ")).as_bytes());
     format!("blake3:{}", hasher.finalize().to_hex())
 }

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use crate::common::Colours;
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_datasets::DataKind;
+use enmasse_data::{DataError, Dataset};
+use enmasse_datasets::{DataKind, TaskKind};
 use enmasse_graph::Tensor;
+use enmasse_image::Image;
 use enmasse_train::{
     Checkpoint, Classifier, NamedTensor, Preparation, RunPaths, TrainConfig, TrainError, Trainer, TrainingData,
 };
@@ -104,6 +106,107 @@ fn a_resumed_run_has_its_teacher() {
     assert!(error.contains("began without a teacher"), "{error}");
 }
 
+/// Without its teacher for some steps, it is still the run of this teacher.
+#[test]
+fn a_run_without_its_teacher_for_a_while_does_not_take_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let (teacher, other) = (taught(folder.path()), folder.path().join("other"));
+    fit(&TrainConfig { seed: 9, ..config(&other) }, 1, &zoo, MODEL).unwrap();
+    let run = student(folder.path(), "run", &teacher);
+    let first = fit(&TrainConfig { max_steps: Some(3), ..run.clone() }, 1, &net, "net").unwrap();
+    let resumed = TrainConfig { resume: true.into(), ..run };
+    let idle = TrainConfig { distillation_alpha: 0.0, max_steps: Some(6), ..resumed.clone() };
+    let second = fit(&idle, 1, &net, "net").unwrap();
+    assert!(second.meta.teacher.is_some());
+    assert_eq!(second.meta.teacher, first.meta.teacher);
+    let error = fit(&TrainConfig { teacher: Some(other), ..resumed.clone() }, 1, &net, "net").unwrap_err();
+    assert!(error.contains("learns from a teacher with other weights than `teacher` has now"), "{error}");
+    fit(&resumed, 1, &net, "net").unwrap();
+}
+
+/// Images of which several things are known.
+struct Known {
+    images: Colours,
+    targets: fn(usize) -> Vec<f32>,
+}
+
+impl Dataset for Known {
+    fn len(&self) -> usize {
+        self.images.len()
+    }
+    fn label(&self, index: usize) -> usize {
+        self.images.label(index)
+    }
+    fn read(&self, index: usize) -> Result<Image, DataError> {
+        self.images.read(index)
+    }
+    fn targets(&self, index: usize) -> Vec<f32> {
+        (self.targets)(index % 3)
+    }
+}
+
+fn known(task: TaskKind, targets: fn(usize) -> Vec<f32>) -> TrainingData {
+    let part = |count| Arc::new(Known { images: Colours(count), targets });
+    let mut data = TrainingData::of_classes(["a", "b"].map(str::to_owned).into(), part(50), part(17));
+    data.task = task;
+    data
+}
+
+/// The predictions for the images of validation.
+fn predicted(
+    config: TrainConfig,
+    model: &(dyn Fn(Tensor, usize) -> Tensor + Sync),
+    name: &str,
+    data: &TrainingData,
+) -> Vec<f64> {
+    let device = Arc::new(Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap());
+    let mut trainer = Trainer::new(config, device);
+    trainer.fit(name, &model, data).unwrap();
+    trainer.predict(&data.validation).unwrap().concat()
+}
+
+/// The students' targets say the opposite, and numbers of another mean and std.
+#[test]
+fn labels_and_numbers_are_those_of_the_teacher() {
+    type Targets = fn(usize) -> Vec<f32>;
+    let labels: [Targets; 2] = [
+        |class| vec![f32::from(class == 0), f32::from(class != 1)],
+        |class| vec![f32::from(class != 0), f32::from(class == 1)],
+    ];
+    let numbers: [Targets; 2] = [
+        |class| vec![class as f32 * 10.0, 700.0 - class as f32],
+        |class| vec![5.0 - class as f32 * 20.0, 698.0 + class as f32 * 3.0],
+    ];
+    for (task, [truth, lie], lr) in [(TaskKind::MultiLabel, labels, 0.05), (TaskKind::Regression, numbers, 0.02)] {
+        let folder = tempfile::tempdir().unwrap();
+        let (truth, lie) = (known(task, truth), known(task, lie));
+        // By the loss of validation the best student is the one that has learnt the least of the teacher.
+        let long = |name: &str| TrainConfig {
+            epochs: 12,
+            lr,
+            monitor: Some("train_loss".to_owned()),
+            ..config(&folder.path().join(name))
+        };
+        let expected = predicted(long("teacher"), &zoo, MODEL, &truth);
+        let learnt = |alpha: f64| {
+            let teacher = Some(folder.path().join("teacher"));
+            predicted(TrainConfig { teacher, distillation_alpha: alpha, ..long(&alpha.to_string()) }, &net, "net", &lie)
+        };
+        // In shares of the range of each output.
+        let distance = |a: &[f64], b: &[f64]| {
+            let of_output = |output: usize| {
+                let of = |values: &[f64]| -> Vec<f64> { values.iter().skip(output).step_by(2).copied().collect() };
+                let (a, b) = (of(a), of(b));
+                let range = b.iter().copied().fold(f64::MIN, f64::max) - b.iter().copied().fold(f64::MAX, f64::min);
+                a.iter().zip(&b).map(|(a, b)| (a - b).abs()).sum::<f64>() / range / a.len() as f64
+            };
+            of_output(0).max(of_output(1))
+        };
+        let (taught, untaught) = (distance(&learnt(1.0), &expected), distance(&learnt(0.0), &expected));
+        assert!(taught < 0.2 && untaught > 0.5, "{task}: {taught} {untaught}");
+    }
+}
+
 /// A student of the teacher's own architecture, which begins with its weights and learns from it alone, has nothing to learn.
 #[test]
 fn a_model_has_nothing_to_learn_from_itself() {
@@ -147,7 +250,8 @@ fn teachers_that_do_not_fit_are_refused() {
         assert!(error.contains(expected) && !error.contains('\n'), "{name}: {error}");
         assert!(!config.out.unwrap().exists(), "{name} left a folder");
     };
-    check("missing", &|c| TrainConfig { teacher: Some("no/such/run".into()), ..c }, "no/such/run");
+    let missing = "no/such/run: does not exist in the folder where this was started";
+    check("missing", &|c| TrainConfig { teacher: Some("no/such/run".into()), ..c }, missing);
     check("folder", &|c| TrainConfig { teacher: Some(folder.path().into()), ..c }, "is not a run folder");
     check("size", &|c| TrainConfig { size: Some(36), ..c }, "was trained with images of 28 pixels");
     let grey = |c| TrainConfig { mean: Some(vec![0.5]), std: Some(vec![0.5]), channels: Some(1), ..c };
