@@ -34,17 +34,18 @@ pub struct Head {
     pub bias: Vec<f32>,
     /// The penalty that was chosen.
     pub penalty: f64,
-    /// The loss on the training part.
+    /// The weighted loss on the training part.
     pub loss: f64,
     /// The hits on the training part.
     pub correct: u64,
 }
 
 impl Head {
-    /// The head of the lowest validation loss for these features of the training and of the validation part.
-    pub fn fit(train: &Features, validation: &Features, classes: usize) -> Self {
-        let scale = Scale::of(train);
-        let (train, validation) = (Problem::new(train, &scale, classes), Problem::new(validation, &scale, classes));
+    /// The head of the lowest validation loss for these features of the training and of the validation part. In both losses the images of
+    /// a class count as much as its weight says.
+    pub fn fit(train: &Features, validation: &Features, weights: &[f32]) -> Self {
+        let (scale, classes) = (Scale::of(train), weights.len());
+        let [train, validation] = [train, validation].map(|features| Problem::new(features, &scale, weights));
         let mut best: Option<(f64, f64, Vec<f64>)> = None;
         let mut weights = vec![0.0; classes * (train.width + 1)];
         let steps = (PRODUCTS / (train.rows.len() * classes).max(1)).clamp(MIN_STEPS, STEPS);
@@ -108,20 +109,23 @@ struct Problem {
     classes: usize,
     rows: Vec<f32>,
     labels: Vec<usize>,
+    /// Of each class.
+    weights: Vec<f64>,
 }
 
 impl Problem {
-    fn new(features: &Features, scale: &Scale, classes: usize) -> Self {
+    fn new(features: &Features, scale: &Scale, weights: &[f32]) -> Self {
         let (mut rows, mut labels) = (Vec::with_capacity(features.values.len()), Vec::new());
         for (row, label) in features.rows() {
             let scaled = row.iter().zip(&scale.mean);
             rows.extend(scaled.map(|(value, mean)| ((f64::from(*value) - mean) * scale.factor) as f32));
             labels.push(label);
         }
-        Problem { width: features.width, classes, rows, labels }
+        let weights = weights.iter().map(|&weight| weight.into()).collect::<Vec<_>>();
+        Problem { width: features.width, classes: weights.len(), rows, labels, weights }
     }
 
-    /// The mean cross-entropy of `weights`, `[classes, width + 1]` with the bias last, plus half the penalty of their squares without
+    /// The mean weighted cross-entropy of `weights`, `[classes, width + 1]` with the bias last, plus half the penalty of their squares without
     /// biases, and the number of hits. Fills `gradient` unless it is empty.
     fn loss(&self, weights: &[f64], penalty: f64, gradient: &mut [f64]) -> (f64, u64) {
         let count = self.labels.len().max(1) as f64;
@@ -189,10 +193,11 @@ impl Problem {
                 let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 part.correct += u64::from(logits.iter().position(|logit| *logit == largest) == Some(label));
                 let sum: f64 = logits.iter().map(|logit| (logit - largest).exp()).sum();
-                part.loss += sum.ln() + largest - logits[label];
+                let counts = self.weights[label];
+                part.loss += counts * (sum.ln() + largest - logits[label]);
                 for (class, of_class) in sums.chunks_exact_mut(width + 1).enumerate() {
                     let probability = (logits[class] - largest).exp() / sum;
-                    let slope = (probability - f64::from(u8::from(class == label))) as f32;
+                    let slope = (counts * (probability - f64::from(u8::from(class == label)))) as f32;
                     of_class.iter_mut().zip(row).for_each(|(sum, value)| *sum += slope * value);
                     of_class[width] += slope;
                 }
@@ -293,7 +298,7 @@ mod tests {
         // What cannot be read has no influence.
         train.labels.push(-1);
         train.values.extend([f32::NAN; 3]);
-        let head = Head::fit(&train, &validation, 2);
+        let head = Head::fit(&train, &validation, &[1.0; 2]);
         assert_eq!((head.weight.len(), head.bias.len(), head.correct), (6, 2, 40));
         assert!(head.loss < 0.1, "{head:?}");
         let least = PENALTIES[PENALTIES.len() - 1];
@@ -302,17 +307,17 @@ mod tests {
             let logit = |class: usize| dot(row, &head.weight[class * 3..][..3]) + head.bias[class];
             assert!(logit(label) > logit(1 - label), "{row:?}");
         }
-        assert_eq!(Head::fit(&train, &validation, 2), head, "the same bits");
+        assert_eq!(Head::fit(&train, &validation, &[1.0; 2]), head, "the same bits");
         let none = Features { width: 3, values: Vec::new(), labels: Vec::new() };
-        assert_eq!(Head::fit(&train, &none, 2).penalty, PENALTIES[3]);
-        assert_eq!(Head::fit(&none, &none, 2).weight, [0.0; 6]);
+        assert_eq!(Head::fit(&train, &none, &[1.0; 2]).penalty, PENALTIES[3]);
+        assert_eq!(Head::fit(&none, &none, &[1.0; 2]).weight, [0.0; 6]);
     }
 
     /// At the minimum no gradient is left, and that of the loss is its difference quotient.
     #[test]
     fn gradients_of_the_loss() {
         let features = clouds(3, 10);
-        let problem = Problem::new(&features, &Scale::of(&features), 2);
+        let problem = Problem::new(&features, &Scale::of(&features), &[0.5, 2.0]);
         let weights: Vec<f64> = (0..8).map(|i| f64::from(i) * 0.25 - 1.0).collect();
         let mut gradient = vec![0.0; 8];
         problem.loss(&weights, 0.5, &mut gradient);
@@ -327,12 +332,35 @@ mod tests {
         }
     }
 
+    /// An image of weight 3 is three of weight 1. Half as many images are then as many in all.
+    #[test]
+    fn weights_count_like_copies() {
+        let features = clouds(4, 10);
+        let mut copies = features.clone();
+        for (row, label) in features.rows().filter(|(_, label)| *label == 1) {
+            (0..2).for_each(|_| copies.values.extend(row));
+            copies.labels.extend([label as i64; 2]);
+        }
+        let scale = Scale::of(&features);
+        let weights: Vec<f64> = (0..8).map(|i| f64::from(i) * 0.25 - 1.0).collect();
+        let found = |features: &Features, of_classes: &[f32]| {
+            let mut gradient = vec![0.0; 8];
+            let (loss, correct) = Problem::new(features, &scale, of_classes).loss(&weights, 0.5, &mut gradient);
+            gradient.push(loss);
+            (gradient, correct)
+        };
+        let ((weighted, correct), (copied, _)) = (found(&features, &[0.5, 1.5]), found(&copies, &[1.0; 2]));
+        // Sums over rows are f32.
+        weighted.iter().zip(copied).for_each(|(a, b)| assert!((a - b).abs() < 1e-5 * (1.0 + b.abs()), "{a} {b}"));
+        assert_eq!(correct, found(&features, &[1.0; 2]).1, "hits have no weights");
+    }
+
     /// Enough rows for several threads.
     #[test]
     fn threads_do_not_change_the_bits() {
         let features = Features { width: 256, values: vec![0.5; 256 * 2100], labels: vec![1; 2100] };
         let scale = Scale { mean: vec![0.25; 256], factor: 3.0 };
-        let problem = Problem::new(&features, &scale, 2);
+        let problem = Problem::new(&features, &scale, &[1.0; 2]);
         let weights: Vec<f32> = (0..514).map(|i| (i % 7) as f32 * 0.125).collect();
         let found = problem.parts(&weights, 514);
         assert_eq!(found.len(), 8);

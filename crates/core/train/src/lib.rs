@@ -93,13 +93,13 @@ pub use checkpoint::{
 };
 pub use classifier::Classifier;
 pub use config::{
-    ALIASES, ANSWERS, AnnealStrategy, Augmentation, AutoAugmentation, Balance, BatchLimit, ByteCount, ConfigError,
-    DEFAULT_GLOBAL_BATCH, Decoding, DeviceSelection, Devices, ErasingColors, FastDevRun, FineTune, Flip, Keep,
-    LayeredConfig, LrScaling, MetricName, OnBadSample, OptimizerArgument, OptimizerKind, ParameterFactor, Precision,
-    Pretrained, ProgramConfig, RECIPES, Range, RankKind, ReducePrecision, RequeueSignal, Resume, RunConfig, SETTINGS,
-    SamplerKind, ScheduleKind, Scope, Setting, SettingGroup, SettingKind, SettingOrigins, SettingSource, Shuffling,
-    SplitRule, StrategyKind, SumOrder, Surroundings, TimeLimit, TrainConfig, TransportKind, UnusedParameters, answer,
-    is_near,
+    ALIASES, ANSWERS, AnnealStrategy, Augmentation, AutoAugmentation, Balance, BatchLimit, ByteCount, ClassWeights,
+    ConfigError, DEFAULT_GLOBAL_BATCH, Decoding, DeviceSelection, Devices, ErasingColors, FastDevRun, FineTune, Flip,
+    Keep, LayeredConfig, LossKind, LrScaling, MetricName, OnBadSample, OptimizerArgument, OptimizerKind,
+    ParameterFactor, Precision, Pretrained, ProgramConfig, RECIPES, Range, RankKind, ReducePrecision, RequeueSignal,
+    Resume, RunConfig, SETTINGS, SamplerKind, ScheduleKind, Scope, Setting, SettingGroup, SettingKind, SettingOrigins,
+    SettingSource, Shuffling, SplitRule, StrategyKind, SumOrder, Surroundings, TimeLimit, TrainConfig, TransportKind,
+    UnusedParameters, answer, is_near,
 };
 pub use confusion::Confusion;
 pub use engine::{Engine, EngineBatch};

@@ -82,7 +82,11 @@ const UNLESS: &[Rule] = &[
     ("path_column", |_, data| !data.has_columns(), "on data other than manifests and Parquet files"),
     ("label_column", has_no_labels, "on data other than manifests, WebDataset archives and Parquet files"),
     ("manifest_root", |_, data| data.layout != Manifest, "on data other than manifests"),
-    ("class_weights", tunes_head, "with `fine_tune = head`, which fits the head by cross-entropy without weights"),
+    (
+        "class_weights",
+        |config, data| tunes_head(config, data) && config.loss == Some(LossKind::Focal),
+        "with `fine_tune = head` and `loss = focal`",
+    ),
     ("loss", tunes_head, "with `fine_tune = head`, which fits the head by cross-entropy"),
     ("label_smoothing", |_, data| data.task == TaskKind::Regression, "on numbers"),
     (

@@ -11,7 +11,7 @@ use std::time::Instant;
 use enmasse_comm::Group;
 use enmasse_data::{Dataset, EvalLoader};
 use enmasse_device::{Device, Program};
-use enmasse_graph::{MAX_METRICS, Plans};
+use enmasse_graph::{Loss, MAX_METRICS, Plans};
 
 use super::{EpochTimes, Session, Trainer};
 use crate::agreement::broadcast_state;
@@ -34,14 +34,16 @@ pub(super) struct HeadPhase {
     validation: Arc<dyn Dataset>,
     /// The name of the head.
     layer: String,
-    classes: usize,
+    /// Of each class, in the loss.
+    weights: Vec<f32>,
     /// Those of the features.
     bytes: usize,
 }
 
 impl HeadPhase {
-    /// For a run of these plans, whose features `features` computes. Says what in the model or the data stands against it.
-    pub fn new(plans: &Plans, features: Plans, data: &TrainingData) -> Result<Self, TrainError> {
+    /// For a run of these plans, whose features `features` computes. The head is fitted by cross-entropy, with the weights of classes that
+    /// `loss` has if it is one. Says what in the model or the data stands against it.
+    pub fn new(plans: &Plans, features: Plans, data: &TrainingData, loss: Loss) -> Result<Self, TrainError> {
         let refuse = |reason: String| Err(TrainError::FineTune(reason));
         let (width, classes) = (features.evaluate.classes, data.classes.len());
         let layer = plans.head().unwrap_or_default().to_owned();
@@ -58,8 +60,12 @@ impl HeadPhase {
                 MAX_BYTES >> 30
             ));
         }
+        let weights = match loss {
+            Loss::CrossEntropy { weights, .. } if !weights.is_empty() => weights,
+            _ => vec![1.0; classes],
+        };
         let (train, validation) = (data.train.clone(), data.validation.clone());
-        Ok(HeadPhase { plans: features, train, validation, layer, classes, bytes })
+        Ok(HeadPhase { plans: features, train, validation, layer, weights, bytes })
     }
 
     /// Bytes that a rank needs for it: the program, and the features twice, of which the solver has a copy.
@@ -77,7 +83,7 @@ impl Session {
     ) -> Result<Option<Request>, TrainError> {
         trainer.callbacks.on_train_epoch_start(self.position.epoch)?;
         let began = Instant::now();
-        let HeadPhase { plans, train, validation, layer, classes, .. } = phase;
+        let HeadPhase { plans, train, validation, layer, weights, .. } = phase;
         let mut program = self.with_same_weights(trainer.device.as_ref(), plans)?;
         let position =
             EpochPosition { epoch: self.position.epoch, epochs: trainer.config.epochs as u64, optimizer_step: 0 };
@@ -100,7 +106,7 @@ impl Session {
         let group = trainer.group.as_ref();
         self.tracer.at(group, "training the head");
         let is_main = group.is_none_or(Group::is_main);
-        let head = is_main.then(|| Head::fit(&computed[0], &computed[1], classes));
+        let head = is_main.then(|| Head::fit(&computed[0], &computed[1], &weights));
         let mut sums = [0.0; 2];
         if let Some(Head { weight, bias, loss, correct, .. }) = &head {
             let names = ["weight", "bias"].map(|part| format!("{layer}.{part}"));

@@ -107,7 +107,7 @@ impl Session {
             Some(_) if task.target() == TargetKind::Class => {
                 let features =
                     compile_features(config, &preparation, model, task.outputs(), &sharding, &device.target())?;
-                Some(HeadPhase::new(&plans, features, data)?)
+                Some(HeadPhase::new(&plans, features, data, task.loss(config))?)
             }
             _ => None,
         };

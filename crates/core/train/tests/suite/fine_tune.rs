@@ -9,8 +9,8 @@ use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_graph::{Conv, Tensor};
 use enmasse_train::{
-    Callback, CallbackResult, Checkpoint, Control, FineTune, Progress, RunPaths, ScheduleKind, Stop, StopRequests,
-    TrainConfig, TrainError, Trainer, TrainingData,
+    Callback, CallbackResult, Checkpoint, ClassWeights, Control, FineTune, Progress, RunPaths, ScheduleKind, Stop,
+    StopRequests, TrainConfig, TrainError, Trainer, TrainingData,
 };
 
 fn net(x: Tensor, classes: usize) -> Tensor {
@@ -108,6 +108,19 @@ fn the_head_is_the_same_bits_on_any_number_of_ranks() {
     assert_eq!((&records[0]["epoch"], &records[0]["learning_rate"]), (&0.into(), &0.0.into()));
     let done = run("1", 1);
     assert_eq!(done, alone, "a finished run stays as it is");
+}
+
+/// Of the three classes one has an image less.
+#[test]
+fn weights_of_classes_are_those_of_the_head() {
+    let folder = tempfile::tempdir().unwrap();
+    let weights = weights(folder.path());
+    let head = |name: &str, class_weights: Option<ClassWeights>| {
+        let out = folder.path().join(name);
+        train(&TrainConfig { class_weights, ..tuned(&out, &weights, FineTune::Head, 1) }, 1)
+    };
+    let (plain, balanced) = (head("plain", None), head("balanced", Some(ClassWeights::Balanced)));
+    assert_eq!(changed(&plain, &balanced), ["fc.bias", "fc.weight"]);
 }
 
 #[test]
