@@ -49,6 +49,26 @@ fn a_finished_run_is_left_alone() {
 }
 
 #[test]
+fn a_run_in_another_folder_is_told_where_its_teacher_is() {
+    let folder = Folder::new("1");
+    let (teacher, run) = (folder.path("teacher"), folder.path("run"));
+    enmasse(&folder.arguments(&teacher, &["--devices", "cpu:1"])).well();
+    let arguments = folder.arguments(&run, &["--devices", "cpu:1", "--teacher", "teacher"]);
+    finish(program().current_dir(folder.path("")).args(arguments)).well();
+    let [run, teacher] = [run, teacher].map(|path| path.display().to_string());
+    let elsewhere = tempfile::tempdir().unwrap();
+    let resume = |others: &[&str]| {
+        let fixed = ["train", "--resume", "--out", &run, "--epochs", "2"];
+        finish(program().current_dir(&elsewhere).args(fixed).args(others))
+    };
+    failed(&resume(&[]), 2, &["teacher teacher: does not exist in the folder where this was started"]);
+    resume(&["--teacher", &teacher]).well();
+    // Only training needs it.
+    fs::remove_dir_all(&teacher).unwrap();
+    enmasse(&["eval", &run, "--devices", "cpu:1"]).well();
+}
+
+#[test]
 fn changes_of_a_resumed_run_are_reported() {
     let folder = Folder::new("2");
     let run = folder.path("run");
