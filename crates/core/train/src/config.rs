@@ -484,7 +484,7 @@ settings! {
         /// Trained model to imitate
         /// Knowledge distillation: a run's folder, whose best weights count as in "enmasse eval", or a checkpoint. It sees the same images, with their augmentation and mixtures, and must know the same classes, labels or numbers. The loss of training then has a part that is small where both models give the same; the loss of validation has none.
         teacher: Option<PathBuf> = None => "none", "RUN", ANY, Run;
-        /// Share of the teacher in the loss
+        /// Teacher's share of the loss
         /// The loss of the targets has the rest. 0 is training without the teacher.
         distillation_alpha: f64 = 0.5, "SHARE", between(0, 1), Run;
         /// Temperature of a distillation
