@@ -1,4 +1,4 @@
-//! TensorBoard event files: TFRecord framing around a few protobuf messages, both written by hand.
+//! TensorBoard event files: TFRecord framing around a few messages of protocol buffers.
 //!
 //! A record is the length (u64), a masked CRC-32C of the length, the bytes, and a masked CRC-32C of the bytes, all little
 //! endian. Sources: TensorFlow's `core/lib/io/record_writer.cc`, `core/util/event.proto`, `core/framework/summary.proto`.
@@ -10,6 +10,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use enmasse_protobuf::Message;
 use enmasse_system::files::FileError;
 
 use crate::run_folder::create_folder_of;
@@ -138,60 +139,22 @@ fn frame(data: &[u8]) -> Vec<u8> {
 
 /// The first record of every file.
 fn version_event(wall_time: f64) -> Vec<u8> {
-    let mut event = event(wall_time, 0);
-    bytes_field(&mut event, 3, b"brain.Event:2");
-    event
+    event(wall_time, 0).bytes(3, "brain.Event:2").to_vec()
 }
 
 /// `session_log { status: START }`, at which TensorBoard drops its data of this step and later ones.
 fn session_start_event(wall_time: f64, step: u64) -> Vec<u8> {
-    let mut session = Vec::new();
-    varint_field(&mut session, 1, 1);
-    let mut event = event(wall_time, step);
-    bytes_field(&mut event, 7, &session);
-    event
+    event(wall_time, step).message(7, Message::new().varint(1, 1)).to_vec()
 }
 
 fn scalars_event(wall_time: f64, step: u64, scalars: &[(String, f64)]) -> Vec<u8> {
-    let mut summary = Vec::new();
-    for (tag, value) in scalars {
-        let mut entry = Vec::new();
-        bytes_field(&mut entry, 1, tag.as_bytes());
-        // simple_value, field 2, 32 bits.
-        entry.push(2 << 3 | 5);
-        entry.extend((*value as f32).to_le_bytes());
-        bytes_field(&mut summary, 1, &entry);
-    }
-    let mut event = event(wall_time, step);
-    bytes_field(&mut event, 5, &summary);
-    event
+    let entry = |(tag, value): &(String, f64)| Message::new().bytes(1, tag).float(2, *value as f32);
+    let summary = scalars.iter().map(entry).fold(Message::new(), |summary, entry| summary.message(1, entry));
+    event(wall_time, step).message(5, summary).to_vec()
 }
 
-/// `wall_time` is field 1 (64 bits), `step` field 2.
-fn event(wall_time: f64, step: u64) -> Vec<u8> {
-    let mut event = vec![1 << 3 | 1];
-    event.extend(wall_time.to_le_bytes());
-    varint_field(&mut event, 2, step);
-    event
-}
-
-fn bytes_field(message: &mut Vec<u8>, field: u8, bytes: &[u8]) {
-    message.push(field << 3 | 2);
-    varint(message, bytes.len() as u64);
-    message.extend(bytes);
-}
-
-fn varint_field(message: &mut Vec<u8>, field: u8, value: u64) {
-    message.push(field << 3);
-    varint(message, value);
-}
-
-fn varint(message: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        message.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    message.push(value as u8);
+fn event(wall_time: f64, step: u64) -> Message<'static> {
+    Message::new().double(1, wall_time).varint(2, step)
 }
 
 /// TFRecord's mask: a CRC of data that contain CRCs would be weak.
