@@ -49,7 +49,7 @@ mod window;
 
 pub use arena::{Arena, Bucket, Slot};
 pub use autodiff::Backward;
-pub use builder::{Builder, MixtureInputs, Mode, PerSample, Tensor};
+pub use builder::{Builder, Forward, MixtureInputs, Mode, PerSample, Tensor};
 pub use choices::{Choices, ChoicesError};
 pub use compile::{compile, compile_evaluation};
 pub use cost::Cost;

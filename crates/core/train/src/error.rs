@@ -5,6 +5,7 @@ use std::sync::Arc;
 use enmasse_comm::{Cause, CauseKind, ShardsError};
 use enmasse_data::DataError;
 use enmasse_device::DeviceError;
+use enmasse_export::ExportError;
 use enmasse_graph::{ChoicesError, GraphError};
 use thiserror::Error;
 
@@ -23,6 +24,9 @@ pub enum TrainError {
     /// The model is wrong.
     #[error(transparent)]
     Graph(#[from] GraphError),
+    /// The model cannot be exported.
+    #[error(transparent)]
+    Export(#[from] ExportError),
     /// The data are wrong.
     #[error(transparent)]
     Data(#[from] DataError),

@@ -52,6 +52,7 @@ pub mod metrics;
 mod mlflow;
 mod monitor;
 mod neighbors;
+mod onnx;
 mod pace;
 mod per_class;
 mod plans;
@@ -144,5 +145,6 @@ pub use training_data::{Augment, SplitRecord, TrainingData};
 pub use tuning::{Tuning, tune};
 pub use weights::{EvaluatedWeights, read_tensors};
 
+pub use enmasse_export::ImageInput;
 pub use enmasse_graph::{HeatmapMethod, TargetKind};
 pub use enmasse_weights::{Matching, NamedTensor, Rename};

@@ -14,7 +14,7 @@ use std::sync::{Mutex, Once, PoisonError};
 pub enum Need {
     /// Half a minute or more: the long form of a test, or the whole of it.
     Time,
-    /// A Python with PyTorch and torchvision.
+    /// A Python with PyTorch, torchvision, onnx and ONNX Runtime.
     PyTorch,
     /// NVIDIA's libraries, which need no GPU.
     Cuda,
@@ -131,17 +131,17 @@ pub fn time() -> bool {
     has
 }
 
-/// The Python with PyTorch and torchvision that `ENMASSE_TEST_PYTHON` names. If there is none, the test is in the table.
+/// The Python with PyTorch, torchvision, onnx and ONNX Runtime that `ENMASSE_TEST_PYTHON` names. If there is none, the test is in the table.
 pub fn pytorch() -> Option<PathBuf> {
     let Some(python) = std::env::var_os("ENMASSE_TEST_PYTHON") else {
         skip(Need::PyTorch, "ENMASSE_TEST_PYTHON names no Python");
         return None;
     };
-    let imported = Command::new(&python).args(["-c", "import torch, torchvision"]).output();
+    let imported = Command::new(&python).args(["-c", "import torch, torchvision, onnx, onnxruntime"]).output();
     if imported.is_ok_and(|output| output.status.success()) {
         return Some(python.into());
     }
-    skip(Need::PyTorch, format_args!("{} cannot import torch and torchvision", python.display()));
+    skip(Need::PyTorch, format_args!("{} cannot import torch, torchvision, onnx and onnxruntime", python.display()));
     None
 }
 

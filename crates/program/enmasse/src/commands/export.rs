@@ -1,4 +1,7 @@
-//! `enmasse export RUN|WEIGHTS --to pth|safetensors`: weights as a file that PyTorch, torchvision and others open.
+//! `enmasse export RUN|WEIGHTS --to pth|safetensors|onnx`: weights as a file that PyTorch, torchvision and others open, or the
+//! model with them as one that ONNX Runtime and others run.
+
+mod onnx;
 
 use std::fs::create_dir_all;
 use std::path::{Path, PathBuf};
@@ -18,14 +21,15 @@ use crate::output::Output;
 /// The command line of `enmasse export`.
 pub fn command() -> Command {
     Command::new("export")
-        .about("A run's best weights as a file for PyTorch and others, with the preparation of images as JSON beside a .pth")
+        .about("A run's best weights as a file for PyTorch and others, with the preparation of images as JSON beside a .pth, or its model as ONNX")
         .arg(source())
         .arg(
             option("to", "FORMAT")
                 .required(true)
-                .value_parser(WeightsFormat::ALL.map(WeightsFormat::extension))
-                .help("What torch.load opens, or safetensors"),
+                .value_parser(WeightsFormat::ALL.map(WeightsFormat::extension).into_iter().chain([onnx::EXTENSION]).collect::<Vec<_>>())
+                .help("What torch.load opens, safetensors, or a model for ONNX Runtime, which needs a run"),
         )
+        .arg(onnx::input())
         .arg(file("out", "File to write [default: RUN/weights/best.FORMAT, or beside the weights file]"))
         .arg(switch("json", "Print a JSON object"))
 }
@@ -33,13 +37,15 @@ pub fn command() -> Command {
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let source = matches.get_one::<PathBuf>("source").cloned().unwrap_or_default();
     let word = matches.get_one::<String>("to").map_or("", String::as_str);
+    if word == onnx::EXTENSION {
+        return onnx::run(matches, &source);
+    }
+    if matches.contains_id("input") {
+        return Err(usage!("--input: is for --to onnx; leave it out"));
+    }
     let format = WeightsFormat::ALL.into_iter().find(|format| format.extension() == word).unwrap_or(WeightsFormat::Pth);
     let weights = ExportedWeights::open(&source)?;
-    let out = match matches.get_one::<PathBuf>("out") {
-        Some(out) => out.clone(),
-        None => weights.default_path(&source, format)?,
-    };
-    weights.check_out(&out)?;
+    let out = out(matches, &source, &weights.file, format.extension())?;
     let place = |found| Preprocessing::place(&out, format).map(|file| file.map(|file| (file, found)));
     let preprocessing = weights.preprocessing.as_ref().map(place).transpose();
     let preprocessing = preprocessing.map_err(|problem| usage!("{problem}; choose another --out"))?.flatten();
@@ -86,10 +92,7 @@ struct ExportedWeights {
 impl ExportedWeights {
     /// Opens a run's best checkpoint, a checkpoint, or any weights file.
     fn open(source: &Path) -> Result<Self, Failure> {
-        let file = match source.is_dir() {
-            true => RunPaths::new(source).require_weights().map_err(Failure::error)?,
-            false => source.to_owned(),
-        };
+        let file = weights_of(source)?;
         let (tensors, steps, preprocessing) = match is_checkpoint(&file).map_err(Failure::error)? {
             true => {
                 let Checkpoint { meta, tensors } = Checkpoint::load(&file).map_err(Failure::error)?;
@@ -101,23 +104,31 @@ impl ExportedWeights {
         let EvaluatedWeights { weights: tensors, averaged, .. } = EvaluatedWeights::of(tensors);
         Ok(ExportedWeights { file, tensors, averaged, steps, preprocessing })
     }
+}
 
-    /// The default path: among a run's weights, or next to the file.
-    fn default_path(&self, source: &Path, format: WeightsFormat) -> Result<PathBuf, Failure> {
-        if !source.is_dir() {
-            return Ok(self.file.with_extension(format.extension()));
-        }
-        let folder = source.join("weights");
-        create_dir_all(&folder).map_err(|error| failed!("cannot create {}: {error}", folder.display()))?;
-        Ok(folder.join("best").with_extension(format.extension()))
+/// The file with the weights: a run's best checkpoint, or the file itself.
+fn weights_of(source: &Path) -> Result<PathBuf, Failure> {
+    match source.is_dir() {
+        true => RunPaths::new(source).require_weights().map_err(Failure::error),
+        false => Ok(source.to_owned()),
     }
+}
 
-    /// The export must not overwrite its own source.
-    fn check_out(&self, out: &Path) -> Result<(), Failure> {
-        let same = |a: &Path, b: &Path| matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b);
-        match same(&self.file, out) {
-            true => Err(usage!("{}: is the file to be exported itself; choose another --out", out.display())),
-            false => Ok(()),
+/// The file to write: the one that is named, or the default, among a run's weights or next to the file. It must not be the export's own
+/// source.
+fn out(matches: &ArgMatches, source: &Path, weights: &Path, extension: &str) -> Result<PathBuf, Failure> {
+    let out = match matches.get_one::<PathBuf>("out") {
+        Some(out) => out.clone(),
+        None if !source.is_dir() => weights.with_extension(extension),
+        None => {
+            let folder = source.join("weights");
+            create_dir_all(&folder).map_err(|error| failed!("cannot create {}: {error}", folder.display()))?;
+            folder.join("best").with_extension(extension)
         }
+    };
+    let same = |a: &Path, b: &Path| matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b);
+    match same(weights, &out) {
+        true => Err(usage!("{}: is the file to be exported itself; choose another --out", out.display())),
+        false => Ok(out),
     }
 }

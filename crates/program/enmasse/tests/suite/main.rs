@@ -22,6 +22,7 @@ mod loggers;
 mod memory;
 mod mixing;
 mod mpi;
+mod onnx;
 mod options;
 mod predict;
 mod predict_table;

@@ -1,0 +1,5 @@
+//! One program of tests: ONNX Runtime computes what the CPU device computes.
+
+mod common;
+mod operations;
+mod zoo;
