@@ -3,7 +3,9 @@
 //! Sources: TensorFlow's `core/framework/summary.proto` and `histogram.proto`, TensorBoard's `plugins/hparams/plugin_data.proto`, and
 //! protobuf's `struct.proto`.
 
-use super::{bytes_field, event, varint_field};
+use enmasse_protobuf::Message;
+
+use super::event;
 use crate::{Histogram, Media, RunConfig, SETTINGS, Scope};
 
 /// The tags by which TensorBoard finds the settings and the end of a run.
@@ -19,88 +21,59 @@ pub fn media_event(wall_time: f64, step: u64, tag: &str, media: &Media) -> Vec<u
         Media::Png(png) => (4, image(png)),
         Media::Histogram(histogram) => (5, of_histogram(histogram)),
     };
-    summary_event(wall_time, step, tag, field, &value)
+    summary_event(wall_time, step, tag, field, value)
 }
 
 /// The settings that a run keeps, as the start of a session of hyperparameters.
 pub fn settings_event(wall_time: f64, step: u64, settings: &RunConfig) -> Vec<u8> {
-    let mut start = Vec::new();
-    for setting in SETTINGS.iter().filter(|setting| matches!(setting.scope, Scope::Run | Scope::Fixed)) {
-        let Some(text) = settings.get(setting.name) else { continue };
-        let mut entry = Vec::new();
-        bytes_field(&mut entry, 1, setting.name.as_bytes());
-        bytes_field(&mut entry, 2, &value(&text));
-        bytes_field(&mut start, 1, &entry);
-    }
-    double_field(&mut start, 5, wall_time);
-    session_event(wall_time, step, SESSION_START, 3, &start)
+    let kept = SETTINGS.iter().filter(|setting| matches!(setting.scope, Scope::Run | Scope::Fixed));
+    let entries = kept.filter_map(|setting| {
+        let value = value(&settings.get(setting.name)?);
+        Some(Message::new().bytes(1, setting.name).message(2, value))
+    });
+    let start = entries.fold(Message::new(), |start, entry| start.message(1, entry)).double(5, wall_time);
+    session_event(wall_time, step, SESSION_START, 3, start)
 }
 
 /// The end of the session, as a success.
 pub fn end_event(wall_time: f64, step: u64) -> Vec<u8> {
-    let mut end = Vec::new();
-    varint_field(&mut end, 1, SUCCESS);
-    double_field(&mut end, 2, wall_time);
-    session_event(wall_time, step, SESSION_END, 4, &end)
+    session_event(wall_time, step, SESSION_END, 4, Message::new().varint(1, SUCCESS).double(2, wall_time))
 }
 
 /// A setting as protobuf's `Value`: a truth, a number or a text.
-fn value(text: &str) -> Vec<u8> {
-    let mut value = Vec::new();
+fn value(text: &str) -> Message<'static> {
     match (text.parse::<bool>(), text.parse::<f64>()) {
-        (Ok(truth), _) => varint_field(&mut value, 4, truth.into()),
-        (_, Ok(number)) if number.is_finite() => double_field(&mut value, 2, number),
-        _ => bytes_field(&mut value, 3, text.as_bytes()),
+        (Ok(truth), _) => Message::new().varint(4, truth.into()),
+        (_, Ok(number)) if number.is_finite() => Message::new().double(2, number),
+        _ => Message::new().bytes(3, text),
     }
-    value
 }
 
 /// Content of the plugin `hparams`, in this field of its data.
-fn session_event(wall_time: f64, step: u64, tag: &str, field: u8, session: &[u8]) -> Vec<u8> {
-    let (mut data, mut plugin, mut metadata) = (Vec::new(), Vec::new(), Vec::new());
-    bytes_field(&mut data, field, session);
-    bytes_field(&mut plugin, 1, b"hparams");
-    bytes_field(&mut plugin, 2, &data);
-    bytes_field(&mut metadata, 1, &plugin);
-    summary_event(wall_time, step, tag, 9, &metadata)
+fn session_event(wall_time: f64, step: u64, tag: &str, field: u32, session: Message) -> Vec<u8> {
+    let data = Message::new().message(field, session).to_vec();
+    let plugin = Message::new().bytes(1, "hparams").bytes(2, data);
+    summary_event(wall_time, step, tag, 9, Message::new().message(1, plugin))
 }
 
-fn image(png: &[u8]) -> Vec<u8> {
+fn image(png: &[u8]) -> Message<'_> {
     // Width and height are in the header of every PNG, at fixed places.
     let side = |at: usize| png.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_be_bytes);
-    let mut image = Vec::new();
-    varint_field(&mut image, 1, side(20).into());
-    varint_field(&mut image, 2, side(16).into());
-    // RGB.
-    varint_field(&mut image, 3, 3);
-    bytes_field(&mut image, 4, png);
-    image
+    // The colours are RGB.
+    Message::new().varint(1, side(20).into()).varint(2, side(16).into()).varint(3, 3).long_bytes(4, png)
 }
 
-fn of_histogram(histogram: &Histogram) -> Vec<u8> {
-    let mut message = Vec::new();
+fn of_histogram(histogram: &Histogram) -> Message<'static> {
     let count = histogram.counts.iter().sum::<u64>() as f64;
-    for (field, value) in (1..).zip([histogram.min, histogram.max, count, histogram.sum, histogram.sum_squares]) {
-        double_field(&mut message, field, value);
-    }
+    let values = [histogram.min, histogram.max, count, histogram.sum, histogram.sum_squares];
+    let message = (1..).zip(values).fold(Message::new(), |message, (field, value)| message.double(field, value));
     let packed = |values: &mut dyn Iterator<Item = f64>| values.flat_map(f64::to_le_bytes).collect::<Vec<u8>>();
-    bytes_field(&mut message, 6, &packed(&mut histogram.limits()));
-    bytes_field(&mut message, 7, &packed(&mut histogram.counts.iter().map(|&count| count as f64)));
-    message
+    let counts = packed(&mut histogram.counts.iter().map(|&count| count as f64));
+    message.bytes(6, packed(&mut histogram.limits())).bytes(7, counts)
 }
 
 /// An event of one value, which is this field of its summary.
-fn summary_event(wall_time: f64, step: u64, tag: &str, field: u8, value: &[u8]) -> Vec<u8> {
-    let (mut entry, mut summary) = (Vec::new(), Vec::new());
-    bytes_field(&mut entry, 1, tag.as_bytes());
-    bytes_field(&mut entry, field, value);
-    bytes_field(&mut summary, 1, &entry);
-    let mut event = event(wall_time, step);
-    bytes_field(&mut event, 5, &summary);
-    event
-}
-
-fn double_field(message: &mut Vec<u8>, field: u8, value: f64) {
-    message.push(field << 3 | 1);
-    message.extend(value.to_le_bytes());
+fn summary_event(wall_time: f64, step: u64, tag: &str, field: u32, value: Message) -> Vec<u8> {
+    let summary = Message::new().message(1, Message::new().bytes(1, tag).message(field, value));
+    event(wall_time, step).message(5, summary).to_vec()
 }
