@@ -409,7 +409,7 @@ fn exported_weights_are_the_runs() {
         assert_eq!((ended.code, ended.stdout.as_str()), (Some(code), ""), "{ended:?}");
         assert!(ended.stderr.contains(mention) && ended.stderr.lines().count() == 1, "{}", ended.stderr);
     };
-    check(&[&run, "--to", "onnx"], 2, "pth, safetensors");
+    check(&[&run, "--to", "torchscript"], 2, "pth, safetensors, onnx");
     check(&[&run], 2, "--to");
     check(&[&data, "--to", "pth"], 1, "not a run");
     check(&["/nowhere.pth", "--to", "safetensors"], 1, "/nowhere.pth");
