@@ -1,6 +1,6 @@
 //! A recorded model with its weights as an ONNX model: images in, probabilities or numbers out.
 //!
-//! Each operation of a forward pass says in `ops/` which of ONNX's nodes it is, by [`ToOnnx`]; one that lacks this does not
+//! Each operation of a forward pass says in `ops/` which of ONNX's nodes it is, by the trait `ToOnnx`; one that lacks this does not
 //! compile. The graph is the one that the builder recorded for evaluation, before any pass of a device.
 //!
 //! Our activations are `[batch, height, width, channels]`, and ONNX's images `[batch, channels, height, width]`. So each value
