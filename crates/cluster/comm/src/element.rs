@@ -40,7 +40,7 @@ macro_rules! with_element {
 
 pub(crate) use with_element;
 
-/// The element types of collectives.
+/// The element types of collectives. `enmasse_tensor` has the same ones for plans; this crate is a package without any other of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DType {
     /// The upper half of an f32.

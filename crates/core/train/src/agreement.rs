@@ -188,9 +188,16 @@ fn fingerprints(program: &mut dyn Program, which: &Which) -> Result<Vec<(String,
 }
 
 pub(crate) fn fingerprint(values: &[f32]) -> u64 {
+    let mut hasher = blake3::Hasher::new();
+    hash_values(&mut hasher, values);
+    let mut first = [0; 8];
+    first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+    u64::from_le_bytes(first)
+}
+
+pub(crate) fn hash_values(hasher: &mut blake3::Hasher, values: &[f32]) {
     // This many bytes keep the hash's vectors full.
     const PIECE: usize = 1 << 14;
-    let mut hasher = blake3::Hasher::new();
     let mut bytes = [0; PIECE];
     for piece in values.chunks(PIECE / 4) {
         for (place, value) in bytes.chunks_exact_mut(4).zip(piece) {
@@ -198,9 +205,6 @@ pub(crate) fn fingerprint(values: &[f32]) -> u64 {
         }
         hasher.update(&bytes[..piece.len() * 4]);
     }
-    let mut first = [0; 8];
-    first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
-    u64::from_le_bytes(first)
 }
 
 #[cfg(test)]

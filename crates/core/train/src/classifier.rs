@@ -8,8 +8,9 @@ use enmasse_datasets::TaskKind;
 use enmasse_device::{Device, Program};
 use enmasse_graph::{Choices, CompileOptions, Metric, Plans, compile_evaluation};
 use enmasse_image::{EvalTransform, Normalization, Transform};
+use serde_json::json;
 
-use crate::agreement::fingerprint;
+use crate::agreement::hash_values;
 use crate::metrics::DEFAULT_THRESHOLD;
 use crate::pretrained::read_pretrained;
 use crate::task::of_run;
@@ -181,19 +182,26 @@ impl Classifier {
         Ok(kept)
     }
 
-    /// A hash of all that its predictions follow from, but for how the device computes: weights, classes, preparation of images,
-    /// temperature and thresholds.
-    pub fn digest(&self) -> String {
-        let Classifier { model, classes, transform, normalization, temperature, thresholds, .. } = self;
+    /// A hash of what gives its outputs: the model, its weights, and by what images and outputs are scaled.
+    pub(crate) fn model_digest(&self) -> String {
+        let described = json!([self.model, self.normalization, self.task.statistics()]);
         let mut hasher = blake3::Hasher::new();
-        hasher.update(
-            format!("{model} {classes:?} {transform:?} {normalization:?} {temperature} {thresholds:?}").as_bytes(),
-        );
-        for tensor in &self.tensors {
-            hasher.update(format!("{} {:?}", tensor.name, tensor.shape).as_bytes());
-            hasher.update(&fingerprint(&tensor.values).to_le_bytes());
+        hasher.update(described.to_string().as_bytes());
+        let mut tensors: Vec<&NamedTensor> = self.tensors.iter().collect();
+        tensors.sort_by_key(|tensor| &tensor.name);
+        for NamedTensor { name, shape, values } in tensors {
+            hasher.update(format!("{name} {shape:?}").as_bytes());
+            hash_values(&mut hasher, values);
         }
         hasher.finalize().to_hex().to_string()
+    }
+
+    /// A hash of all that its predictions follow from, but for how the device computes: also classes, preparation of images,
+    /// temperature and thresholds.
+    pub fn digest(&self) -> String {
+        let Classifier { classes, transform, temperature, thresholds, .. } = self;
+        let described = format!("{} {classes:?} {transform:?} {temperature} {thresholds:?}", self.model_digest());
+        blake3::hash(described.as_bytes()).to_hex().to_string()
     }
 
     /// Whether its run measured which algorithms are the fastest. Such choices are for batches of the run's size.

@@ -20,7 +20,7 @@ use crate::{
 pub(crate) struct TrainedTeacher {
     /// What a plan has of it.
     pub in_plan: Teacher,
-    /// A digest of what gives its outputs: the model's name, its weights, and by what images and outputs are scaled.
+    /// [`Classifier::model_digest`].
     pub digest: String,
     tensors: Vec<NamedTensor>,
 }
@@ -59,6 +59,7 @@ impl TrainedTeacher {
         let alone = CompileOptions { size: [size; 2], ..classifier.options(1) };
         let alone = compile_evaluation(&|x| model.forward(x, outputs), &alone);
         let alone = alone.map_err(|error| refuse(format!("does not fit images of {size} pixels: {error}")))?;
+        let digest = classifier.model_digest();
         let Classifier { model: name, normalization, tensors, task: learnt, transform, .. } = classifier;
         let shape_of = |own: &StateTensor| tensors.iter().find(|tensor| tensor.name == own.name).map(|t| &t.shape[..]);
         if let Some(own) = alone.state.iter().find(|own| shape_of(own) != Some(&torch_shape(own)[..])) {
@@ -68,9 +69,7 @@ impl TrainedTeacher {
             )));
         }
         let loss = loss(kind, config.distillation_temperature as f32, task, learnt.as_ref());
-        let described = serde_json::json!([name, normalization, learnt.statistics()]).to_string();
-        let (forward, digest) = (move |x| model.forward(x, outputs), digest(&described, &tensors));
-        let mut in_plan = Teacher::new(name, outputs, forward, loss);
+        let mut in_plan = Teacher::new(name, outputs, move |x| model.forward(x, outputs), loss);
         (in_plan.mean, in_plan.std) = (normalization.mean, normalization.std);
         in_plan.alpha = config.distillation_alpha as f32;
         Ok(Some(TrainedTeacher { in_plan, digest, tensors }))
@@ -128,20 +127,4 @@ fn loss(kind: TaskKind, temperature: f32, task: &dyn Task, teacher: &dyn Task) -
         }
         _ => PerSample::new(move |logits, teacher| losses::distillation(logits, teacher, temperature)),
     }
-}
-
-fn digest(described: &str, tensors: &[NamedTensor]) -> String {
-    let mut hasher = blake3::Hasher::new();
-    let mut numbers = |values: &[f32]| {
-        for piece in values.chunks(1 << 14) {
-            let bytes: Vec<u8> = piece.iter().flat_map(|value| value.to_le_bytes()).collect();
-            hasher.update(&bytes);
-        }
-    };
-    let mut sorted: Vec<&NamedTensor> = tensors.iter().collect();
-    sorted.sort_by_key(|tensor| &tensor.name);
-    sorted.iter().for_each(|tensor| numbers(&tensor.values));
-    let names: Vec<String> = sorted.iter().map(|tensor| format!("{} {:?}", tensor.name, tensor.shape)).collect();
-    hasher.update(format!("{described} {}", names.join(" ")).as_bytes());
-    format!("blake3:{}", hasher.finalize().to_hex())
 }

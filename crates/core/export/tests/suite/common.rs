@@ -156,7 +156,7 @@ impl Tested<'_> {
         }
     }
 
-    /// Has the last linear layer make of whatever comes logits with a mean of 0 and a deviation of 1 over the images, and returns them.
+    /// Scales the last linear layer such that its logits have a mean of 0 and a std of 1 over the images, and returns them.
     fn spread_logits(&mut self, program: &mut dyn Program, pixels: &[u8]) -> Vec<f64> {
         let found = logits(program, pixels);
         let means: Vec<f64> = (0..CLASSES).map(|class| of_class(&found, class).sum::<f64>() / BATCH as f64).collect();
@@ -164,19 +164,19 @@ impl Tested<'_> {
             let mean = means[class];
             of_class(&found, class).map(move |logit| (logit - mean).powi(2))
         });
-        let deviation = (squares.sum::<f64>() / (CLASSES * BATCH) as f64).sqrt();
+        let std = (squares.sum::<f64>() / (CLASSES * BATCH) as f64).sqrt();
         let largest = found.iter().fold(0.0, |largest: f64, logit| largest.max(logit.abs()));
-        assert!(deviation > 1e-3 * largest, "{}: logits hardly depend on the images: {found:?}", self.name);
+        assert!(std > 1e-3 * largest, "{}: logits hardly depend on the images: {found:?}", self.name);
         let is_last = |(_, shape, _): &&mut (String, Vec<usize>, Vec<f32>)| shape.len() == 2 && shape[0] == CLASSES;
         let (weight, _, values) = self.tensors.iter_mut().rfind(is_last).unwrap();
-        values.iter_mut().for_each(|value| *value /= deviation as f32);
+        values.iter_mut().for_each(|value| *value /= std as f32);
         load(program, weight, values);
         let bias = weight.replace("weight", "bias");
         if let Some((bias, _, values)) = self.tensors.iter_mut().find(|(name, ..)| *name == bias) {
             // The logits without it are those with it less what it was.
             values.iter_mut().zip(&means).for_each(|(value, mean)| {
                 let without = mean - f64::from(*value);
-                *value = (-without / deviation) as f32;
+                *value = (-without / std) as f32;
             });
             load(program, bias, values);
         }
@@ -234,7 +234,7 @@ pub fn compare(
         for (expected, found) in expected.iter().zip(found.chunks_exact(CLASSES)) {
             let logs = |row: &[f64]| row.iter().map(|probability| probability.ln()).collect::<Vec<_>>();
             let errors = [farthest(expected, found), farthest(&logs(expected), &logs(found))];
-            // The logits' deviation is 1.
+            // The logits' std is 1.
             assert!(errors[0] <= 1e-4 && errors[1] <= 1e-3, "{name}, {}: {found:?}, not {expected:?}", input.name());
         }
     }

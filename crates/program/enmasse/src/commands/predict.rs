@@ -94,8 +94,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         return Ok(());
     }
     let names = matches.get_one::<PathBuf>(FILES_FROM);
-    let reads_both = |names: &&PathBuf| **names == *INPUT && paths(matches).any(|path| *path == *INPUT);
-    if names.filter(reads_both).is_some() {
+    if names.is_some_and(|names| *names == *INPUT) && paths(matches).any(|path| *path == *INPUT) {
         return Err(usage!("-: standard input has either an image or names of images; leave one of them out"));
     }
     // Folders are listed before the weights, which may be large, are read.

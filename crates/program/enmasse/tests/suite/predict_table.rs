@@ -12,13 +12,13 @@ use tempfile::TempDir;
 use crate::common::{Ended, Running, enmasse, finish, images, program, refused, until};
 
 /// A run, and the images that it was trained on.
-struct Place {
+struct Trained {
     folder: TempDir,
     run: String,
     names: Vec<String>,
 }
 
-impl Place {
+impl Trained {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let data = images(folder.path(), 5);
@@ -27,7 +27,7 @@ impl Place {
         enmasse(&[&["train", &data, "--out", &run], &model[..]].concat()).well();
         let listed = enmasse(&["predict", &run, &data, "--json"]).well().json();
         let names = listed.iter().map(|line| line["image"].as_str().unwrap().to_owned()).collect();
-        Place { folder, run, names }
+        Trained { folder, run, names }
     }
 
     fn path(&self, name: &str) -> String {
@@ -52,17 +52,17 @@ fn lines(path: &str) -> Vec<String> {
 
 #[test]
 fn tables_have_what_is_printed() {
-    let place = Place::new();
-    let list = place.path("names.txt");
-    fs::write(&list, place.names.join("\n")).unwrap();
+    let trained = Trained::new();
+    let list = trained.path("names.txt");
+    fs::write(&list, trained.names.join("\n")).unwrap();
     let check = |name: &str, top: &[&str]| -> (String, Vec<String>) {
-        let out = place.path(name);
-        let ended = place.predict(&[&["--files-from", &list, "--out", &out], top].concat()).well();
+        let out = trained.path(name);
+        let ended = trained.predict(&[&["--files-from", &list, "--out", &out], top].concat()).well();
         assert_eq!(ended.stdout, format!("wrote {out}: 15 images\n"));
         assert!(!Path::new(&format!("{out}.part")).exists());
-        let paths: Vec<&str> = place.names.iter().map(String::as_str).collect();
+        let paths: Vec<&str> = trained.names.iter().map(String::as_str).collect();
         let form = if name.ends_with("jsonl") { "--json" } else { "--csv" };
-        let printed = place.predict(&[&paths[..], top, &[form]].concat()).well();
+        let printed = trained.predict(&[&paths[..], top, &[form]].concat()).well();
         (out, printed.stdout.lines().map(str::to_owned).collect())
     };
     let (out, printed) = check("table.csv", &[]);
@@ -95,40 +95,40 @@ fn tables_have_what_is_printed() {
 
 #[test]
 fn names_are_predicted_as_they_come() {
-    let place = Place::new();
-    let (mut running, mut names) = place.stream(&["--csv"]);
+    let trained = Trained::new();
+    let (mut running, mut names) = trained.stream(&["--csv"]);
     assert_eq!(running.line(), "path,class,probability\n");
     // Each is answered before the next is known.
-    for name in &place.names[..3] {
+    for name in &trained.names[..3] {
         writeln!(names, "{name}").unwrap();
         let row = running.line();
         assert!(row.starts_with(&format!("{name},")), "{row}");
     }
-    writeln!(names, "no.png\n\n{}", place.names[3]).unwrap();
+    writeln!(names, "no.png\n\n{}", trained.names[3]).unwrap();
     drop(names);
     let ended = running.finish();
     assert_eq!(ended.code, Some(1));
     assert!(ended.stderr.starts_with("error: no.png: "), "{}", ended.stderr);
-    assert!(ended.stdout.starts_with(&place.names[3]), "{}", ended.stdout);
+    assert!(ended.stdout.starts_with(&trained.names[3]), "{}", ended.stdout);
 }
 
 #[test]
 fn a_killed_command_loses_no_prediction() {
-    let place = Place::new();
-    let [out, list, whole] = ["table.csv", "names.txt", "whole.csv"].map(|name| place.path(name));
+    let trained = Trained::new();
+    let [out, list, whole] = ["table.csv", "names.txt", "whole.csv"].map(|name| trained.path(name));
     let part = format!("{out}.part");
     // One image is there twice.
-    let names = [&place.names[..], &place.names[..1]].concat();
+    let names = [&trained.names[..], &trained.names[..1]].concat();
     fs::write(&list, names.join("\n")).unwrap();
-    place.predict(&["--files-from", &list, "--out", &whole]).well();
+    trained.predict(&["--files-from", &list, "--out", &whole]).well();
 
-    let (running, mut stream) = place.stream(&["--out", &out]);
+    let (running, mut stream) = trained.stream(&["--out", &out]);
     let written = || fs::read_to_string(&part).ok().map(|text| text.matches('\n').count());
     for (count, name) in names[..5].iter().enumerate() {
         writeln!(stream, "{name}").unwrap();
         until("the row is written", || written().filter(|lines| *lines == count + 2));
     }
-    refused(&place.predict(&["--files-from", &list, "--out", &out, "--resume"]), 1, &[&part, "another command"]);
+    refused(&trained.predict(&["--files-from", &list, "--out", &out, "--resume"]), 1, &[&part, "another command"]);
     running.signal(Signal::KILL);
     running.finish();
     assert!(!Path::new(&out).exists());
@@ -136,7 +136,7 @@ fn a_killed_command_loses_no_prediction() {
     let begun = fs::read_to_string(&part).unwrap();
     fs::write(&part, format!("{begun}{{\"image\":\"a")).unwrap();
 
-    let resume = |others: &[&str]| place.predict(&[&["--files-from", &list, "--out", &out], others].concat());
+    let resume = |others: &[&str]| trained.predict(&[&["--files-from", &list, "--out", &out], others].concat());
     refused(&resume(&[]), 2, &[&part, "give --resume"]);
     refused(&resume(&["--resume", "--top", "2"]), 2, &[&part, "of other weights or settings"]);
     refused(&resume(&["--resume", "--temperature", "2"]), 2, &[&part, "of other weights or settings"]);
@@ -153,31 +153,31 @@ fn a_killed_command_loses_no_prediction() {
 
 #[test]
 fn wrong_tables_and_streams_are_refused() {
-    let place = Place::new();
-    let image = &place.names[0];
+    let trained = Trained::new();
+    let image = &trained.names[0];
     let left = || -> Vec<PathBuf> {
-        let found = fs::read_dir(place.folder.path()).unwrap().map(|entry| entry.unwrap().path());
+        let found = fs::read_dir(trained.folder.path()).unwrap().map(|entry| entry.unwrap().path());
         found.filter(|path| path.to_string_lossy().contains("table")).collect()
     };
     let check = |others: &[&str], code: i32, mentions: &[&str]| {
-        refused(&place.predict(others), code, mentions);
+        refused(&trained.predict(others), code, mentions);
         assert_eq!(left(), [] as [PathBuf; 0]);
     };
-    let [csv, text, nowhere] = ["table.csv", "table.txt", "no/table.csv"].map(|name| place.path(name));
+    let [csv, text, nowhere] = ["table.csv", "table.txt", "no/table.csv"].map(|name| trained.path(name));
     check(&[image, "--out", &text], 2, &["--out", ".csv, .jsonl or .parquet"]);
     check(&[image, "--out", &csv, "--csv"], 2, &["--csv"]);
     check(&[image, "--out", &nowhere], 1, &[&nowhere, "No such file"]);
     check(&[image, "--out", &csv, "--devices", "gpu:nonsense"], 2, &["gpu:nonsense"]);
     check(&["-", "--files-from", "-"], 2, &["standard input has either"]);
-    check(&["--files-from", &place.path("names.txt")], 1, &["names.txt", "No such file"]);
+    check(&["--files-from", &trained.path("names.txt")], 1, &["names.txt", "No such file"]);
     check(&[image, "--resume"], 2, &["--out"]);
     // Nothing to predict is a table without rows.
-    let empty = place.path("empty.txt");
+    let empty = trained.path("empty.txt");
     fs::write(&empty, "\n").unwrap();
-    place.predict(&["--files-from", &empty, "--out", &csv]).well();
+    trained.predict(&["--files-from", &empty, "--out", &csv]).well();
     assert_eq!(lines(&csv), ["path,class,probability"]);
     let mut command = program();
-    let ended = finish(command.args(["predict", &place.run, "--json", "--out", &csv, image]));
+    let ended = finish(command.args(["predict", &trained.run, "--json", "--out", &csv, image]));
     let summary = &ended.well().json()[0];
     assert_eq!((&summary["event"], &summary["images"]), (&"predict".into(), &1.into()));
 }

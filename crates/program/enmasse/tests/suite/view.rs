@@ -12,7 +12,7 @@ use crate::common::{Running, enmasse, failed, images, program, refused, until, w
 const HOSTILE: &str = "<script>alert(1)<|script>";
 
 /// More than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A program that serves pages.
 pub struct Served {
@@ -31,7 +31,7 @@ impl Served {
 
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
     }
 
@@ -289,7 +289,7 @@ fn a_run_shows_itself_while_it_trains() {
     let first = training.line();
     assert!(first.contains("\"epoch\""), "{first}");
     let mut stranger = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stranger.set_read_timeout(Some(PATIENCE)).unwrap();
+    stranger.set_read_timeout(Some(TIMEOUT)).unwrap();
     stranger.write_all(format!("GET / HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n").as_bytes()).unwrap();
     let mut answer = String::new();
     stranger.read_to_string(&mut answer).unwrap();
@@ -318,4 +318,19 @@ fn pages_that_cannot_be_served() {
     // It ends as other commands do.
     served.running.signal(rustix::process::Signal::TERM);
     assert_eq!(served.running.finish().code, Some(143));
+}
+
+#[test]
+fn settings_are_shown_with_where_they_come_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let [known, unknown] = ["known", "unknown"].map(|name| begun(folder.path(), name, 1));
+    fs::write(Path::new(&known).join("origins.json"), "{\"model\":\"command line\"}").unwrap();
+    let served = Served::start(&[&known, &unknown]);
+    let check = |page: &str, origin: &str| {
+        let row = format!("<tr><td>model</td><td>mlp</td><td>{origin}</td>");
+        let shown = served.get(page);
+        assert!(shown.contains(&row), "{page}: {shown}");
+    };
+    check("/run/0", "command line");
+    check("/run/1", "not kept");
 }

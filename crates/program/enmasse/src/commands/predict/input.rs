@@ -1,5 +1,6 @@
 //! What is predicted: image files, folders of them, data sets, bytes of standard input, and files whose names come one by one.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read};
 use std::os::unix::ffi::OsStringExt;
@@ -144,7 +145,7 @@ impl Names {
         let origin = path.display().to_string();
         let read = move || {
             let mut lines = BufReader::new(source);
-            // Whoever predicts may have ended by an error.
+            // The receiver is gone if predicting has ended by an error.
             while let Some(name) = next_name(&mut lines, &origin)
                 && sender.send(name).is_ok()
             {}
@@ -182,7 +183,7 @@ fn next_name(lines: &mut impl BufRead, origin: &str) -> Option<Result<PathBuf, F
             line.pop();
         }
         if !line.is_empty() {
-            return Some(Ok(PathBuf::from(std::ffi::OsString::from_vec(line))));
+            return Some(Ok(PathBuf::from(OsString::from_vec(line))));
         }
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use enmasse_charts::data_address;
 use enmasse_datasets::TaskKind;
-use enmasse_train::SettingGroup;
+use enmasse_train::{RunConfig, SettingGroup, SettingOrigins};
 use enmasse_wording::{clock, counted};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -128,11 +128,7 @@ fn section(run: &Reported, is_one_of_several: bool) -> Markup {
             @for chart in charts { p { (chart) } }
         }
         h3 { "Settings" }
-        (settings(record, true))
-        details {
-            summary { "Settings at their defaults" }
-            (settings(record, false))
-        }
+        (settings(&record.config, record.origins.as_ref()))
     }
 }
 
@@ -264,14 +260,24 @@ fn table(table: &Table) -> Markup {
     }
 }
 
-/// The settings of a run that were given or differ from their defaults, or the others.
-fn settings(record: &RunRecord, own: bool) -> Markup {
+/// The settings of a run: those that were given or differ from their defaults with where they come from, and the others folded up.
+pub fn settings(config: &RunConfig, origins: Option<&SettingOrigins>) -> Markup {
+    html! {
+        (settings_table(UsedSetting::of(config, origins, true), true))
+        details {
+            summary { "Settings at their defaults" }
+            (settings_table(UsedSetting::of(config, origins, false), false))
+        }
+    }
+}
+
+fn settings_table(settings: Vec<UsedSetting>, own: bool) -> Markup {
     let mut group: Option<SettingGroup> = None;
     html! {
         div.wide {
             table.text {
                 thead { tr { th { "setting" } th { "value" } @if own { th { "from" } } th { } } }
-                @for UsedSetting { setting, value, origin } in record.settings(own) {
+                @for UsedSetting { setting, value, origin } in settings {
                     @if group.replace(setting.group) != Some(setting.group) {
                         tr { th colspan=(if own { "4" } else { "3" }) { (setting.group) } }
                     }

@@ -90,13 +90,33 @@ pub struct UsedSetting {
     pub origin: String,
 }
 
+impl UsedSetting {
+    /// The settings that were given or differ from their defaults, or all others. `origins` are those that the run kept.
+    pub fn of(config: &RunConfig, origins: Option<&SettingOrigins>, own: bool) -> Vec<Self> {
+        let default = RunConfig::default();
+        let used = SETTINGS.iter().filter_map(|setting| {
+            let value = config.get(setting.name)?;
+            let given = origins.and_then(|origins| origins.get(setting.name));
+            let differs = default.get(setting.name).as_ref() != Some(&value);
+            let origin = match (given, differs, origins) {
+                (Some(given), ..) => given,
+                (None, false, _) => "default",
+                (None, true, Some(_)) => "chosen for data and machine",
+                (None, true, None) => "not kept",
+            };
+            (own == (given.is_some() || differs)).then(|| UsedSetting { setting, value, origin: origin.to_owned() })
+        });
+        used.collect()
+    }
+}
+
 /// A run, as far as its folder tells.
 pub struct RunRecord {
     pub name: String,
     pub paths: RunPaths,
     pub config: RunConfig,
     /// Where the settings come from; none of a run that did not keep it.
-    origins: Option<SettingOrigins>,
+    pub origins: Option<SettingOrigins>,
     pub epochs: Vec<Epoch>,
     /// The best value of what the run monitors.
     pub best: Best,
@@ -183,24 +203,6 @@ impl RunRecord {
         let words = self.best.to_string();
         let mark = self.best_epoch.as_ref().map(|epoch| (epoch.number(), words.as_str()));
         (!points.is_empty()).then(|| training_curves("training curves", &points, mark))
-    }
-
-    /// The settings that were given or differ from their defaults, or all others.
-    pub fn settings(&self, own: bool) -> Vec<UsedSetting> {
-        let default = RunConfig::default();
-        let used = SETTINGS.iter().filter_map(|setting| {
-            let value = self.config.get(setting.name)?;
-            let given = self.origins.as_ref().and_then(|origins| origins.get(setting.name));
-            let differs = default.get(setting.name).as_ref() != Some(&value);
-            let origin = match (given, differs, &self.origins) {
-                (Some(given), ..) => given,
-                (None, false, _) => "default",
-                (None, true, Some(_)) => "chosen for data and machine",
-                (None, true, None) => "not kept",
-            };
-            (own == (given.is_some() || differs)).then(|| UsedSetting { setting, value, origin: origin.to_owned() })
-        });
-        used.collect()
     }
 }
 

@@ -138,7 +138,10 @@ pub fn classes(run: &Evaluated) -> Table {
 pub fn settings(record: &RunRecord) -> Table {
     let columns = vec![("setting", "setting"), ("value", "value"), ("from", "origin")];
     let row = |used: UsedSetting| vec![Cell::text(used.setting.name), Cell::text(used.value), Cell::text(used.origin)];
-    Table { columns, rows: record.settings(true).into_iter().map(row).collect() }
+    Table {
+        columns,
+        rows: UsedSetting::of(&record.config, record.origins.as_ref(), true).into_iter().map(row).collect(),
+    }
 }
 
 fn values(rows: &[Row]) -> Table {

@@ -14,7 +14,7 @@ use crate::failure::{Failure, failed};
 use crate::web::lower_priority;
 
 /// A client waits this long for the images before its own, and for its own.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What a model says of an image.
 pub struct Answer {
@@ -46,7 +46,7 @@ impl Models {
     pub fn ask(&self, run: PathBuf, image: Vec<u8>) -> Result<Answer, String> {
         let (answer, answers) = sync_channel(1);
         let sent = self.0.lock().unwrap_or_else(PoisonError::into_inner).send(Question { run, image, answer });
-        let answered = sent.ok().and_then(|()| answers.recv_timeout(PATIENCE).ok());
+        let answered = sent.ok().and_then(|()| answers.recv_timeout(TIMEOUT).ok());
         answered.unwrap_or_else(|| Err("the model did not answer in time".to_owned()))
     }
 }

@@ -1,12 +1,12 @@
 //! The pages: all runs, a run, and what a model says of an image. Foreign text is escaped by maud.
 
 use enmasse_charts::{data_address, training_curves};
-use enmasse_train::SETTINGS;
 use enmasse_wording::{clock, counted};
 use maud::{DOCTYPE, Markup, html};
 
 use super::model::Answer;
 use super::run::{Seen, State};
+use crate::commands::report;
 use crate::report::percent;
 
 /// Seconds after which a browser without scripts loads a page of a run that goes on again.
@@ -268,13 +268,10 @@ fn image_kind(bytes: &[u8]) -> &'static str {
 }
 
 fn settings(run: &Seen) -> Markup {
-    let rows = SETTINGS.iter().filter_map(|setting| Some((setting, run.config.as_ref()?.get(setting.name)?)));
     html! {
-        @if run.config.is_some() {
-            details {
-                summary { "Settings" }
-                div.wide { table.text { @for (setting, value) in rows { tr { td { (setting.name) } td { (value) } td.minor { (setting.summary) } } } } }
-            }
+        @if let Some(config) = &run.config {
+            h2 { "Settings" }
+            (report::page::settings(config, run.origins.as_ref()))
         }
     }
 }

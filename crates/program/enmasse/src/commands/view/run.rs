@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use enmasse_charts::EpochPoint;
 use enmasse_doctor::FailureRecord;
 use enmasse_system::files::{open_regular, read_regular};
-use enmasse_train::{Best, CheckpointMeta, RunConfig, RunPaths};
+use enmasse_train::{Best, CheckpointMeta, RunConfig, RunPaths, SettingOrigins};
 use enmasse_wording::one_line;
 use serde::Deserialize;
 use serde_json::Value;
@@ -59,6 +59,8 @@ pub struct Seen {
     pub paths: RunPaths,
     pub state: State,
     pub config: Option<Arc<RunConfig>>,
+    /// Where its settings come from, if the run kept it.
+    pub origins: Option<SettingOrigins>,
     /// Epochs that have ended.
     pub epochs: u64,
     pub points: Vec<EpochPoint>,
@@ -164,6 +166,7 @@ impl Follower {
             paths: paths.clone(),
             state,
             config,
+            origins: paths.read_origins().ok().flatten(),
             epochs: epochs.count,
             points: epochs.series.points(),
             last: epochs.last.clone(),

@@ -65,14 +65,14 @@ mod tests {
     use super::*;
 
     fn point(epoch: u64, loss: f64) -> EpochPoint {
-        let known = f64::NAN;
+        let unknown = f64::NAN;
         EpochPoint {
             epoch,
             train_loss: loss,
-            val_loss: known,
-            train_accuracy: known,
-            val_accuracy: known,
-            learning_rate: known,
+            val_loss: unknown,
+            train_accuracy: unknown,
+            val_accuracy: unknown,
+            learning_rate: unknown,
         }
     }
 
