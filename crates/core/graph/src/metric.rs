@@ -62,7 +62,7 @@ pub struct Measured {
 /// Refuses metrics that are too many, invalid or not distinct by name.
 pub(crate) fn check(metrics: &[Metric], classes: usize, target: TargetKind) -> Result<(), GraphError> {
     /// Names of results that every step has.
-    const TAKEN: [&str; 4] = ["loss", "accuracy", "top1", "correct"];
+    const TAKEN: [&str; 5] = ["loss", "accuracy", "macro_f1", "top1", "correct"];
     let refuse = |reason: String| Err(GraphError::Option(reason));
     if metrics.len() > MAX_METRICS {
         return refuse(format!("a step has at most {MAX_METRICS} metrics, got {}", metrics.len()));
@@ -155,7 +155,7 @@ mod tests {
         let plain = "a name may contain only lower-case letters, digits and _";
         check(vec![own("", label_logit)], &format!("metric \"\": {plain}"));
         check(vec![own("Top\n", label_logit)], &format!("metric \"Top\\n\": {plain}"));
-        for name in ["loss", "accuracy", "top1", "correct"] {
+        for name in ["loss", "accuracy", "macro_f1", "top1", "correct"] {
             let expected = format!("metric {name}: every step measures loss and accuracy; choose another name");
             check(vec![own(name, label_logit)], &expected);
         }

@@ -494,7 +494,7 @@ settings! {
         /// Measured in training and validation: topK, such as top5, and gradient_norm.
         metrics: Vec<MetricName> = Vec::new(), "NAMES", ANY, Run;
         /// What decides which epoch is the best
-        /// The value of an epoch whose best checkpoint is kept as checkpoints/best.safetensors, and tested at the end: val_accuracy, val_loss, balanced_accuracy, train_accuracy, train_loss, or one of --metrics, such as val_top5. Of losses the lowest is the best, of others the highest.
+        /// The value of an epoch whose best checkpoint is kept as checkpoints/best.safetensors, and tested at the end: val_accuracy, val_loss, balanced_accuracy, macro_f1, train_accuracy, train_loss, or one of --metrics, such as val_top5. Of losses the lowest is the best, of others the highest.
         monitor: Option<String> = None => "val_accuracy", "NAME", ANY, Run;
         /// Stop after this many steps
         /// Counted from the start of the run.

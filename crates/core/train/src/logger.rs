@@ -126,6 +126,7 @@ impl<'a> Loggers<'a> {
             ("test_loss", Some(found.loss)),
             ("test_accuracy", found.accuracy),
             ("test_balanced_accuracy", found.balanced_accuracy),
+            ("test_macro_f1", found.macro_f1),
         ];
         let own = own.into_iter().filter_map(|(name, value)| Some((name, value?)));
         let scalars: Vec<_> = own.chain(further.iter().map(|(name, value)| (name.as_str(), *value))).collect();

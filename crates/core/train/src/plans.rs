@@ -103,8 +103,8 @@ impl Objective {
         let mut values = vec![("train_loss".to_owned(), Some(Direction::Lower))];
         values.push(("val_loss".to_owned(), Some(Direction::Lower)));
         if task.target() == TargetKind::Class {
-            let accuracies = ["train_accuracy", "val_accuracy", "balanced_accuracy"];
-            values.extend(accuracies.map(|name| (name.to_owned(), Some(Direction::Higher))));
+            let figures = ["train_accuracy", "val_accuracy", "balanced_accuracy", "val_macro_f1"];
+            values.extend(figures.map(|name| (name.to_owned(), Some(Direction::Higher))));
         }
         let figures = task.figures().iter();
         values.extend(figures.map(|figure| (format!("val_{}", figure.name), Some(figure.direction))));
@@ -340,7 +340,8 @@ mod tests {
         check(Some("val_top5"), classes(), Ok(Monitor::higher("val_top5")));
         check(None, values(), Ok(Monitor::lower("val_loss")));
         check(Some("train_mae"), values(), Ok(Monitor::lower("train_mae")));
-        let names = "train_loss, val_loss, train_accuracy, val_accuracy, balanced_accuracy, train_top5, val_top5";
+        let names =
+            "train_loss, val_loss, train_accuracy, val_accuracy, balanced_accuracy, val_macro_f1, train_top5, val_top5";
         let unknown = format!("monitor recall: an epoch has no such value: use {names}");
         check(Some("recall"), classes(), Err(&unknown));
         let norm = format!("monitor train_gradient_norm: an epoch has no such value: use {names}");

@@ -52,6 +52,9 @@ pub struct EpochRecord {
     /// The mean of the classes' own accuracies in the validation set, over the classes that have samples there. As the one above.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub balanced_accuracy: Option<f64>,
+    /// The mean of the classes' F1 in the validation set, over the classes that have samples or predictions there. As the one above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_macro_f1: Option<f64>,
     /// The learning rate that the epoch used.
     pub learning_rate: f64,
     /// Over all ranks, training only.
@@ -110,6 +113,7 @@ impl EpochRecord {
             ("val_loss", (!self.unvalidated).then_some(self.val_loss)),
             ("val_accuracy", self.val_accuracy),
             ("balanced_accuracy", self.balanced_accuracy),
+            ("val_macro_f1", self.val_macro_f1),
             ("loss_scale", self.loss_scale),
             ("skipped_steps", self.loss_scale.map(|_| self.skipped_steps as f64)),
         ];
@@ -124,7 +128,7 @@ impl EpochRecord {
 }
 
 /// The keys of an epoch's record that are not free for metrics, including that of its event.
-const EPOCH_RECORD_NAMES: &str = "event epoch train_loss train_accuracy val_loss val_accuracy balanced_accuracy \
+const EPOCH_RECORD_NAMES: &str = "event epoch train_loss train_accuracy val_loss val_accuracy balanced_accuracy val_macro_f1 \
     learning_rate images_per_second data_wait rank_wait seconds world_size partial unvalidated unreadable converted straggler \
     loss_scale skipped_steps";
 

@@ -86,6 +86,7 @@ mod tests {
             val_loss: f64::NAN,
             val_accuracy: Some(0.5),
             balanced_accuracy: Some(0.375),
+            val_macro_f1: Some(0.25),
             learning_rate: 1e-3,
             images_per_second: 100.5,
             data_wait: 0.125,
@@ -117,7 +118,7 @@ mod tests {
     fn lines_are_the_contract() {
         let epoch =
             r#"{"event":"epoch","epoch":3,"train_loss":0.30000000000000004,"train_accuracy":0.25,"val_loss":null,"#;
-        let rest = r#""val_accuracy":0.5,"balanced_accuracy":0.375,"learning_rate":0.001,"images_per_second":100.5,"data_wait":0.125,"rank_wait":0.25,"seconds":2.0,"world_size":2}"#;
+        let rest = r#""val_accuracy":0.5,"balanced_accuracy":0.375,"val_macro_f1":0.25,"learning_rate":0.001,"images_per_second":100.5,"data_wait":0.125,"rank_wait":0.25,"seconds":2.0,"world_size":2}"#;
         assert_eq!(RunEvent::Epoch(&record(3)).to_line(), format!("{epoch}{rest}"));
         let logged = EpochRecord { metrics: [("val_top5".to_owned(), 0.75)].into(), ..record(3) };
         let rest = rest.replace('}', r#","val_top5":0.75}"#);

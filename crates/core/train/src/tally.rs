@@ -24,6 +24,9 @@ pub struct Evaluation {
     /// The mean of the classes' own accuracies, over those that have samples. NaN if none has. `None` as the one above.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub balanced_accuracy: Option<f64>,
+    /// The mean of the classes' F1, over those that have samples or predictions. As the one above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub macro_f1: Option<f64>,
     /// Number of samples that were evaluated.
     pub samples: u64,
     /// Number of samples that were left out because they cannot be read.
@@ -134,6 +137,11 @@ impl Tally {
     /// The mean recall of the classes that have samples.
     pub fn balanced_accuracy(&self) -> Option<f64> {
         self.counts.then(|| self.per_class.balanced_accuracy())
+    }
+
+    /// The mean F1 of the classes that have samples or predictions.
+    pub fn macro_f1(&self) -> Option<f64> {
+        self.counts.then(|| self.per_class.macro_averages().f1)
     }
 
     /// The mistakes, the most certain first. None unless they were to be listed.

@@ -265,6 +265,7 @@ impl Session {
             val_loss: validation.as_ref().map_or(f64::NAN, |found| found.loss),
             val_accuracy: validation.as_ref().and_then(|found| found.accuracy),
             balanced_accuracy: validation.as_ref().and_then(|found| found.balanced_accuracy),
+            val_macro_f1: validation.as_ref().and_then(|found| found.macro_f1),
             learning_rate: times.learning_rate,
             images_per_second: times.images_per_second,
             // Every step waits for the slowest rank, so a mean would hide one slow disk among many ranks.

@@ -134,6 +134,7 @@ impl Sums {
             loss: mean(loss),
             accuracy: tally.counts().then(|| mean(correct)),
             balanced_accuracy: tally.balanced_accuracy(),
+            macro_f1: tally.macro_f1(),
             samples: samples as u64,
             unreadable: pass.total.saturating_sub(samples as u64),
             metrics,

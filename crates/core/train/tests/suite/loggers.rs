@@ -41,8 +41,8 @@ impl Logger for Recorder {
 
     fn scalars(&mut self, at: LogPoint, scalars: &[(&str, f64)]) -> CallbackResult {
         let names: Vec<&str> = scalars.iter().map(|(name, _)| *name).collect();
-        // An epoch has ten values of its own.
-        let named = if names.len() < 10 { names.join(" ") } else { names[10..].join(" ") };
+        // An epoch has eleven values of its own.
+        let named = if names.len() < 11 { names.join(" ") } else { names[11..].join(" ") };
         self.call(format!("{at:?} {named}"))
     }
 
@@ -118,7 +118,7 @@ fn rank_0_records_all_of_a_run() {
         let expected = "start at 0 0 with lr 0.05, Chart class_distribution, Step(5) temperature, \
                         Chart training_curves, Chart confusion_matrix, Chart augmented, Epoch(0) twice, checkpoint at 1, \
                         Checkpoint best, Checkpoint last, finish, \
-                        Epoch(0) test_loss test_accuracy test_balanced_accuracy, finish";
+                        Epoch(0) test_loss test_accuracy test_balanced_accuracy test_macro_f1, finish";
         assert_eq!(told.join(", "), expected, "{ranks} ranks");
         assert_eq!(std::fs::read_dir(out.join("steps")).unwrap().count(), 1);
         assert_eq!(std::fs::read_to_string(RunPaths::new(&out).metrics()).unwrap().lines().count(), 1);
@@ -139,7 +139,7 @@ fn a_resumed_run_records_no_epoch_twice() {
     assert_eq!((result.unwrap_err().as_str(), told.last().unwrap()), (killed, &format!("finish by {killed}")));
     let (told, result) = run(&TrainConfig { resume: true.into(), ..config }, 1, "", None);
     result.unwrap();
-    let test = "Epoch(2) test_loss test_accuracy test_balanced_accuracy";
+    let test = "Epoch(2) test_loss test_accuracy test_balanced_accuracy test_macro_f1";
     let told = epochs(&told);
     assert_eq!(told[..2], ["start at 2 14 with lr 0.05", "Epoch(2) twice"]);
     assert!(told.len() == 3 && told[2].ends_with(&test[9..]), "{told:?}");

@@ -87,9 +87,9 @@ fn the_monitored_value_decides_everywhere() {
 fn a_name_that_no_epoch_has_ends_the_run_before_its_first_step() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run");
-    let error = fit(config(&out, Some("f1")), None).unwrap_err().to_string();
-    let names = "train_loss, val_loss, train_accuracy, val_accuracy, balanced_accuracy";
-    assert_eq!(error, format!("monitor f1: an epoch has no such value: use {names}"));
+    let error = fit(config(&out, Some("recall")), None).unwrap_err().to_string();
+    let names = "train_loss, val_loss, train_accuracy, val_accuracy, balanced_accuracy, val_macro_f1";
+    assert_eq!(error, format!("monitor recall: an epoch has no such value: use {names}"));
     assert!(!out.exists());
 }
 

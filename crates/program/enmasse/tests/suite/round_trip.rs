@@ -37,6 +37,7 @@ fn train_eval_predict() {
             "val_loss",
             "val_accuracy",
             "balanced_accuracy",
+            "val_macro_f1",
             "learning_rate",
             "images_per_second",
             "data_wait",
@@ -438,7 +439,7 @@ fn another_value_decides_which_epoch_is_the_best() {
     for flag in ["--monitor", "--best-by", "--eval-metric", "--metric-for-best-model"] {
         let other = folder.path().join("other");
         let refused = train(&data, &other, &["--devices", "cpu:2", flag, "f1"]);
-        let names = "train_loss, val_loss, train_accuracy, val_accuracy, balanced_accuracy";
+        let names = "train_loss, val_loss, train_accuracy, val_accuracy, balanced_accuracy, val_macro_f1";
         let message = format!("monitor f1: an epoch has no such value: use {names}");
         assert!(refused.code == Some(2) && refused.stderr.contains(&message), "{flag}: {refused:?}");
         assert!(!other.exists());

@@ -198,6 +198,7 @@ fn one_class_for_all_is_told() {
     let warning = "warning: in the validation of epoch 1, the best, 2 of 3 classes were never predicted: light, red\n";
     assert!(told.contains(warning), "{told}");
     assert_eq!(metrics(&run)[0]["balanced_accuracy"], 1.0 / 3.0);
+    assert_eq!(metrics(&run)[0]["val_macro_f1"], 50.0 / 80.0 / 3.0);
 
     // Classes of about the same size: nothing is added.
     let equal = images(&folder.path().join("equal"), 5).display().to_string();
