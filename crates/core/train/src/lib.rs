@@ -81,55 +81,36 @@ mod tuning;
 mod weights;
 mod whitening;
 
-pub use agreement::{compare_devices, compare_evaluated};
-pub use attempt::Attempt;
-pub use batch_search::{BatchBound, BatchPoint, BatchSearch};
 pub use callback::{
     Callback, CallbackResult, Control, EarlyStopping, LogError, LrMonitor, ModelCheckpoint, Progress, SaveReason,
     Saved, Started, Timer, Weights,
 };
-pub use charts::draw_classes;
-pub use checkpoint::{
-    CallbackStates, Checkpoint, CheckpointError, CheckpointMeta, EpochSums, is_checkpoint, load_weights,
-};
+pub use checkpoint::{Checkpoint, CheckpointError, load_weights};
 pub use classifier::Classifier;
 pub use config::{
-    ALIASES, ANSWERS, AnnealStrategy, Augmentation, AutoAugmentation, Balance, BatchLimit, ByteCount, ClassWeights,
-    ConfigError, DEFAULT_GLOBAL_BATCH, Decoding, DeviceSelection, Devices, ErasingColors, FastDevRun, FineTune, Flip,
-    Keep, LayeredConfig, LossKind, LrScaling, MetricName, OnBadSample, OptimizerArgument, OptimizerKind,
-    ParameterFactor, Precision, Pretrained, ProgramConfig, RECIPES, Range, RankKind, ReducePrecision, RequeueSignal,
-    Resume, RunConfig, SETTINGS, SamplerKind, ScheduleKind, Scope, Setting, SettingGroup, SettingKind, SettingOrigins,
-    SettingSource, Shuffling, SplitRule, StrategyKind, SumOrder, Surroundings, TimeLimit, TrainConfig, TransportKind,
-    UnusedParameters, answer, is_near,
+    AnnealStrategy, Augmentation, AutoAugmentation, Balance, BatchLimit, ByteCount, ClassWeights, ConfigError,
+    Decoding, DeviceSelection, Devices, ErasingColors, FastDevRun, FineTune, Flip, Keep, LossKind, LrScaling,
+    MetricName, OnBadSample, OptimizerArgument, OptimizerKind, ParameterFactor, Precision, Pretrained, RankKind,
+    ReducePrecision, RequeueSignal, Resume, RunConfig, SamplerKind, ScheduleKind, Shuffling, SplitRule, StrategyKind,
+    SumOrder, TimeLimit, TrainConfig, TransportKind, UnusedParameters,
 };
 pub use confusion::Confusion;
 pub use engine::{Engine, EngineBatch};
 pub use error::TrainError;
 pub use evaluation::{EpochPosition, evaluate, evaluate_keeping};
-pub use explanation::{Explainer, Heatmap};
-pub use export::WeightsFormat;
-pub use features::Features;
-pub use figures::{Bin, Calibration, LabelIssue, Probabilities, Ranked, Ranking, accuracy_interval, label_issues};
-pub use image_source::ImageSource;
+pub use explanation::Heatmap;
+pub use figures::{Bin, Calibration, Probabilities, Ranked, Ranking, accuracy_interval};
 pub use logger::{Artifact, LogPoint, Logger};
-pub use lr_search::{LrPoint, LrSearch};
 pub use media::{Histogram, Media};
-pub use memory::{RankMemory, require_memory};
 pub use monitor::{Best, Direction, Monitor};
-pub use neighbors::{Neighbor, Neighborhood};
-pub use pace::{Bottleneck, Straggler};
+pub use pace::Straggler;
 pub use per_class::{ClassCounts, MacroAverages, PerClass};
 pub use plans::{ModelFn, Objective, compile_plans, initialize};
 pub use position::Position;
-pub use prediction::{Guess, Images, PredictedValue, Prediction};
+pub use prediction::Prediction;
 pub use preparation::Preparation;
-pub use preprocessing::Preprocessing;
-pub use pretrained::load_pretrained;
-pub use resumption::{Change, short};
 pub use run_event::{DoneRecord, EpochRecord, Resumed, RunEvent, StepRecord, StoppedRecord, TestRecord};
-pub use run_folder::{
-    CalibrationRecord, RUNS, RunError, RunFolder, RunPaths, ThresholdsRecord, locate_run, newest_run, remove_unbegun,
-};
+pub use run_folder::{RunError, RunPaths};
 pub use schedule::LrSchedule;
 pub use scores::{Scored, Scores};
 pub use stop::{Stop, StopRequests};
@@ -139,12 +120,62 @@ pub use task::{
     TaskMetric, balanced_weights, positive_weights, scaled_weights,
 };
 pub use tensorboard::TensorBoard;
-pub use trace::{Overlap, Traced};
 pub use trainer::{Step, Steps, Trainer};
-pub use training_data::{Augment, SplitRecord, TrainingData};
-pub use tuning::{Tuning, tune};
-pub use weights::{EvaluatedWeights, read_tensors};
+pub use training_data::{Augment, TrainingData};
 
 pub use enmasse_export::ImageInput;
 pub use enmasse_graph::{HeatmapMethod, TargetKind};
 pub use enmasse_weights::{Matching, NamedTensor, Rename};
+
+// What the program is made of, and programs that train need not know: it may change without notice.
+#[doc(hidden)]
+pub use agreement::{compare_devices, compare_evaluated};
+#[doc(hidden)]
+pub use attempt::Attempt;
+#[doc(hidden)]
+pub use batch_search::{BatchBound, BatchPoint, BatchSearch};
+#[doc(hidden)]
+pub use charts::draw_classes;
+#[doc(hidden)]
+pub use checkpoint::{CallbackStates, CheckpointMeta, EpochSums, is_checkpoint};
+#[doc(hidden)]
+pub use config::{
+    ALIASES, ANSWERS, DEFAULT_GLOBAL_BATCH, LayeredConfig, ProgramConfig, RECIPES, Range, SETTINGS, Scope, Setting,
+    SettingGroup, SettingKind, SettingOrigins, SettingSource, Surroundings, answer, is_near,
+};
+#[doc(hidden)]
+pub use explanation::Explainer;
+#[doc(hidden)]
+pub use export::WeightsFormat;
+#[doc(hidden)]
+pub use features::Features;
+#[doc(hidden)]
+pub use figures::{LabelIssue, label_issues};
+#[doc(hidden)]
+pub use image_source::ImageSource;
+#[doc(hidden)]
+pub use lr_search::{LrPoint, LrSearch};
+#[doc(hidden)]
+pub use memory::{RankMemory, require_memory};
+#[doc(hidden)]
+pub use neighbors::{Neighbor, Neighborhood};
+#[doc(hidden)]
+pub use pace::Bottleneck;
+#[doc(hidden)]
+pub use prediction::{Guess, Images, PredictedValue};
+#[doc(hidden)]
+pub use preprocessing::Preprocessing;
+#[doc(hidden)]
+pub use pretrained::load_pretrained;
+#[doc(hidden)]
+pub use resumption::{Change, short};
+#[doc(hidden)]
+pub use run_folder::{CalibrationRecord, RUNS, RunFolder, ThresholdsRecord, locate_run, newest_run, remove_unbegun};
+#[doc(hidden)]
+pub use trace::{Overlap, Traced};
+#[doc(hidden)]
+pub use training_data::SplitRecord;
+#[doc(hidden)]
+pub use tuning::{Tuning, tune};
+#[doc(hidden)]
+pub use weights::{EvaluatedWeights, read_tensors};

@@ -49,15 +49,23 @@ mod scan_samples;
 mod source;
 mod task;
 
-pub use bad_sample::{BadSample, skip_limit};
+pub use bad_sample::BadSample;
 pub use batch::Batch;
 pub use dataset::Dataset;
 pub use error::DataError;
-pub use loader::{AHEAD_BYTES, Batches, EvalLoader, TrainLoader};
+pub use loader::{Batches, EvalLoader, TrainLoader};
 pub use locality::Locality;
-pub use mt19937::PythonRandom;
 pub use order::{EpochOrder, EvalOrder, Sampler, Sharding, TrainOrder};
-pub use pool::DecodePool;
 
 /// Where in an object on a server an image lies.
 pub use enmasse_remote::Extent;
+
+// What the program is made of, and programs that train need not know: it may change without notice.
+#[doc(hidden)]
+pub use bad_sample::skip_limit;
+#[doc(hidden)]
+pub use loader::AHEAD_BYTES;
+#[doc(hidden)]
+pub use mt19937::PythonRandom;
+#[doc(hidden)]
+pub use pool::DecodePool;

@@ -48,19 +48,31 @@ mod warning;
 pub use folder::Folder;
 pub use kind::DataKind;
 pub use layout::DataLayout;
-pub use left_out::LeftOut;
-pub use open::{
-    folder_of, holds_known_set, holds_unlabelled, is_packed, is_self_contained, open, open_unlabelled, open_whole,
-    tables_above,
-};
-pub use opened::{OpenData, OpenOptions, Unlabelled, WholeData};
-pub use packed_file::{PackForm, PackOptions, Packed, Unpacked, pack};
-pub use relabel::relabel;
-pub use scan::{Entered, LINK_ABOVE, is_clutter, list_images};
+pub use open::open;
+pub use opened::{OpenData, OpenOptions};
+pub use packed_file::{PackForm, PackOptions, Packed, pack};
 pub use split::{Split, SplitKind};
-pub use storage::Container;
 pub use targets::TaskKind;
 pub use warning::DataWarning;
 
 /// How objects on servers are read.
 pub use enmasse_remote::{RemoteOptions, is_remote};
+
+// What the program is made of, and programs that train need not know: it may change without notice.
+#[doc(hidden)]
+pub use left_out::LeftOut;
+#[doc(hidden)]
+pub use open::{
+    folder_of, holds_known_set, holds_unlabelled, is_packed, is_self_contained, open_unlabelled, open_whole,
+    tables_above,
+};
+#[doc(hidden)]
+pub use opened::{Unlabelled, WholeData};
+#[doc(hidden)]
+pub use packed_file::Unpacked;
+#[doc(hidden)]
+pub use relabel::relabel;
+#[doc(hidden)]
+pub use scan::{Entered, LINK_ABOVE, is_clutter, list_images};
+#[doc(hidden)]
+pub use storage::Container;

@@ -39,12 +39,15 @@ pub use image_region::{ImageRegion, RegionRequest};
 pub use normalization::Normalization;
 pub use resize::{Resampling, Resizer};
 pub use transform::{
-    Affine, AlternatingFlip, AugMix, AutoAugment, AutoAugmentPolicy, AutoOperation, Canvas, ColorJitter, Crop,
-    CropResize, ErasingValue, EvalCrop, EvalTransform, GaussianBlur, Grayscale, Interpolation, Jitter, Mixing, Mixture,
-    PaddingMode, RandAugment, RandomAffine, RandomCrop, RandomErasing, RandomGrayscale, RandomHorizontalFlip,
-    RandomPerspective, RandomResizedCrop, RandomRotation, RandomVerticalFlip, TrainTransform, Transform,
-    TrivialAugmentWide,
+    Affine, AlternatingFlip, AugMix, AutoAugment, AutoAugmentPolicy, ColorJitter, ErasingValue, EvalCrop,
+    EvalTransform, GaussianBlur, Grayscale, Interpolation, Jitter, PaddingMode, RandAugment, RandomAffine, RandomCrop,
+    RandomErasing, RandomGrayscale, RandomHorizontalFlip, RandomPerspective, RandomResizedCrop, RandomRotation,
+    RandomVerticalFlip, TrainTransform, Transform, TrivialAugmentWide,
 };
 
 /// The random numbers of transforms.
 pub use enmasse_tensor::RandomStream;
+
+// What the program is made of, and programs that train need not know: it may change without notice.
+#[doc(hidden)]
+pub use transform::{AutoOperation, Canvas, Crop, CropResize, Mixing, Mixture};
