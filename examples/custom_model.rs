@@ -32,17 +32,6 @@ fn convolution(x: Tensor, name: &str, channels: usize, stride: usize) -> Tensor 
     x.conv2d(&format!("{name}.conv"), conv).batch_norm(&format!("{name}.norm"))
 }
 
-/// Prints a line per epoch.
-struct Lines;
-
-impl Callback for Lines {
-    fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
-        let accuracy = record.val_accuracy.unwrap_or_default();
-        println!("epoch {}: loss {:.3}, accuracy {accuracy:.3}", record.epoch + 1, record.train_loss);
-        Ok(())
-    }
-}
-
 fn main() -> Result<(), Box<dyn Error>> {
     let config =
         TrainConfig { epochs: 5, size: Some(48), optimizer: OptimizerKind::AdamW, lr: 0.002, ..TrainConfig::default() };
@@ -55,10 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let device = device_of_rank("cpu", &group)?;
 
     let is_first = group.rank() == 0;
-    let mut trainer = Trainer::new(config, device).group(group);
-    if is_first {
-        trainer = trainer.callback(Lines);
-    }
+    let mut trainer = Trainer::new(config, device).group(group).logger(Printer::default());
     let done = trainer.fit("custom", &model, &data)?;
     if is_first {
         println!("best {} in {:.0} s, kept in {}", done.best, done.seconds, done.run.display());

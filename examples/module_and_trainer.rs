@@ -31,17 +31,6 @@ fn data_module() -> Result<TrainingData, Box<dyn Error>> {
     Ok(TrainingData::of_classes(classes, train, validation).with_test(Arc::new(held_out.val)))
 }
 
-/// Prints a line per epoch.
-struct Lines;
-
-impl Callback for Lines {
-    fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
-        let accuracy = record.val_accuracy.unwrap_or_default();
-        println!("epoch {}: loss {:.3}, accuracy {accuracy:.3}", record.epoch + 1, record.train_loss);
-        Ok(())
-    }
-}
-
 fn main() -> Result<(), Box<dyn Error>> {
     let (devices, max_epochs) = (2, 5);
     let data = data_module()?;
@@ -59,10 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     spawn(devices, |group| {
         let device = device("cpu", 1)?;
         let is_main = group.is_main();
-        let mut trainer = Trainer::new(config.clone(), device).group(group);
-        if is_main {
-            trainer = trainer.callback(Lines);
-        }
+        let mut trainer = Trainer::new(config.clone(), device).group(group).logger(Printer::default());
         trainer.fit("module", &module, &data)?;
         let test = trainer.test(&data)?;
         let rows = match &data.test {

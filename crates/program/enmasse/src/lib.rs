@@ -50,6 +50,11 @@ mod trained_model;
 #[doc = include_str!("../../../../README.md")]
 struct Readme;
 
+/// Those in the guide to loops.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/own-loop.md")]
+struct OwnLoop;
+
 pub use trained_model::TrainedModel;
 
 /// The items that a training program usually needs.
@@ -63,8 +68,8 @@ pub mod prelude {
     pub use enmasse_launch::{spawn, spawn_processes};
     pub use enmasse_train::{
         Artifact, Callback, CallbackResult, Control, Direction, DoneRecord, EarlyStopping, Engine, EpochRecord,
-        LogPoint, Logger, LrMonitor, ModelCheckpoint, Monitor, OptimizerKind, RankKind, RunConfig, Started, Task,
-        TaskMetric, TrainConfig, TrainError, Trainer, TrainingData,
+        LogPoint, Logger, LrMonitor, ModelCheckpoint, Monitor, OptimizerKind, Printer, RankKind, RunConfig, Started,
+        Task, TaskMetric, TrainConfig, TrainError, Trainer, TrainingData,
     };
 
     pub use crate::TrainedModel;

@@ -52,6 +52,20 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
+/// A fraction as a percentage: `98.77 %`.
+pub fn percent(fraction: f64) -> String {
+    format!("{:.2} %", fraction * 100.0)
+}
+
+/// A rate of images: `812 img/s`, `0.05 img/s`; `None` where there were none.
+pub fn speed(images_per_second: f64) -> Option<String> {
+    match images_per_second {
+        0.0 => None,
+        slow if slow < 9.5 => Some(format!("{slow:.2} img/s")),
+        fast => Some(format!("{fast:.0} img/s")),
+    }
+}
+
 /// A noun with its number: `1 rank`, `3 classes`.
 pub fn counted(count: usize, noun: &str) -> String {
     let plural = match noun {
@@ -185,6 +199,17 @@ mod tests {
         check(59.4, "59 s");
         check(59.6, "1:00");
         check(754.0, "12:34");
+    }
+
+    #[test]
+    fn speeds() {
+        let check = |rate, expected: Option<&str>| assert_eq!(speed(rate).as_deref(), expected);
+        check(812.4, Some("812 img/s"));
+        check(9.6, Some("10 img/s"));
+        check(9.4, Some("9.40 img/s"));
+        // Of a slow run, and of one that only had to validate: "0 img/s" was printed.
+        check(0.049, Some("0.05 img/s"));
+        check(0.0, None);
     }
 
     /// As printed by `date -u -d @SECONDS`.

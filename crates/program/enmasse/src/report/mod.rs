@@ -21,7 +21,8 @@ use enmasse_train::{
     Callback, CallbackResult, Control, DoneRecord, EpochRecord, Evaluation, Progress, RunConfig, RunEvent, RunPaths,
     SaveReason, Saved, Started, StepRecord, StoppedRecord, Straggler, TestRecord, Traced, TrainConfig, short,
 };
-use enmasse_wording::{counted, duration, grouped, mebibytes, one_line, shell_word};
+pub use enmasse_wording::percent;
+use enmasse_wording::{counted, duration, grouped, mebibytes, one_line, shell_word, speed};
 
 use crate::failure::Failure;
 use crate::output::screen;
@@ -350,10 +351,8 @@ impl Reporter {
     fn step(&mut self, record: &StepRecord) {
         let StepRecord { epoch, step, loss, learning_rate, images_per_second, .. } = *record;
         let (place, rate) = (format!("epoch {}/{}", epoch + 1, self.course.epochs), short(learning_rate));
-        self.line(
-            LineKind::Figure,
-            format!("{place}  step {step}  loss {loss:.4}  lr {rate}{}", speed(images_per_second)),
-        );
+        let speed = speed(images_per_second).map_or_else(String::new, |speed| format!("  {speed}"));
+        self.line(LineKind::Figure, format!("{place}  step {step}  loss {loss:.4}  lr {rate}{speed}"));
         self.event(RunEvent::Step(record));
     }
 
@@ -378,19 +377,6 @@ impl Reporter {
 
 /// An epoch in a line of 80 characters, the balanced accuracy and further metrics and skipped steps in other ones, and whether it is a part of an epoch.
 fn epoch_lines(record: &EpochRecord, balanced: Option<String>, epochs: u64) -> Vec<String> {
-    let validation = match record.unvalidated {
-        true => String::new(),
-        false => format!("  val {:.4}{}", record.val_loss, hits(record.val_accuracy)),
-    };
-    let line = format!(
-        "epoch {:>width$}/{epochs}  loss {:.4}{validation}  lr {}{}  {}",
-        record.epoch + 1,
-        record.train_loss,
-        short(record.learning_rate),
-        speed(record.images_per_second),
-        duration(record.seconds),
-        width = epochs.to_string().len(),
-    );
     let metrics = record.metrics.iter().map(|(name, value)| format!("{name} {value:.4}"));
     let metrics: String = balanced.into_iter().chain(metrics).map(|figure| format!("  {figure}")).collect();
     let metrics = (!metrics.is_empty()).then(|| format!("  {metrics}"));
@@ -400,7 +386,7 @@ fn epoch_lines(record: &EpochRecord, balanced: Option<String>, epochs: u64) -> V
             (counted(record.skipped_steps as usize, "step"), if record.skipped_steps == 1 { "was" } else { "were" });
         format!("    {steps} {verb} skipped: gradients overflowed f16; loss scale now {scale}")
     });
-    std::iter::once(line).chain(metrics).chain(skipped).chain(part).collect()
+    std::iter::once(record.summary(epochs)).chain(metrics).chain(skipped).chain(part).collect()
 }
 
 /// `test: loss 0.4321  acc 88.12 %  500 images, best weights, of epoch 7`.
@@ -413,31 +399,13 @@ fn test_line(record: &TestRecord) -> String {
         None => "last weights: no whole epoch yet".to_owned(),
     };
     let images = counted(*samples as usize, "image");
-    format!("test: loss {loss:.4}{}{metrics}  {images}{skipped}, {weights}", hits(*accuracy))
-}
-
-/// An accuracy, as a part of a line; nothing where no classes are predicted.
-fn hits(accuracy: Option<f64>) -> String {
-    accuracy.map_or(String::new(), |accuracy| format!("  acc {}", percent(accuracy)))
-}
-
-/// Images per second, as a part of a line; nothing where no step was trained.
-fn speed(images_per_second: f64) -> String {
-    match images_per_second {
-        0.0 => String::new(),
-        slow if slow < 9.5 => format!("  {slow:.2} img/s"),
-        fast => format!("  {fast:.0} img/s"),
-    }
+    let accuracy = accuracy.map_or_else(String::new, |accuracy| format!("  acc {}", percent(accuracy)));
+    format!("test: loss {loss:.4}{accuracy}{metrics}  {images}{skipped}, {weights}")
 }
 
 /// The command that continues a run, with the settings that the run folder keeps.
 pub fn resume_command(run: &Path) -> String {
     format!("enmasse train --resume --out {}", shell_word(run))
-}
-
-/// A fraction as a percentage.
-pub fn percent(fraction: f64) -> String {
-    format!("{:.2} %", fraction * 100.0)
 }
 
 #[cfg(test)]
@@ -461,19 +429,6 @@ mod tests {
             assert_eq!(lines, expected);
             assert!(lines.iter().all(|line| line.chars().count() <= 80), "{lines:?}");
         };
-        let line = "epoch  9/10  loss 1.0986  val 0.9877  acc 98.77 %  lr 0.0299  812 img/s  12 s";
-        check(&usual, 10, &[line]);
-        let long =
-            EpochRecord { epoch: 89, seconds: 3723.0, images_per_second: 35.0, learning_rate: 2.5e-5, ..usual.clone() };
-        let line = "epoch 90/90  loss 1.0986  val 0.9877  acc 98.77 %  lr 2.5e-5  35 img/s  1:02:03";
-        check(&long, 90, &[line]);
-        // Of a slow run, and of one that only had to validate: "0 img/s" was printed.
-        let slow = EpochRecord { images_per_second: 0.049, ..usual.clone() };
-        check(&slow, 10, &["epoch  9/10  loss 1.0986  val 0.9877  acc 98.77 %  lr 0.0299  0.05 img/s  12 s"]);
-        let none = EpochRecord { images_per_second: 0.0, ..usual.clone() };
-        check(&none, 10, &["epoch  9/10  loss 1.0986  val 0.9877  acc 98.77 %  lr 0.0299  12 s"]);
-        let unvalidated = EpochRecord { unvalidated: true, ..usual.clone() };
-        check(&unvalidated, 10, &["epoch  9/10  loss 1.0986  lr 0.0299  812 img/s  12 s"]);
         let metrics = [("train_top5".to_owned(), 0.25), ("val_top5".to_owned(), 0.75)].into();
         let line = "epoch 9/9  loss 1.0986  val 0.9877  acc 98.77 %  lr 0.0299  812 img/s  12 s";
         let more = "    train_top5 0.2500  val_top5 0.7500";
