@@ -55,6 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let epochs = arguments.next().map_or(Ok(10), |epochs| epochs.parse())?;
     let config = TrainConfig {
         epochs,
+        size: Some(32),
         global_batch: 1024,
         drop_last: true,
         sync_bn: true,

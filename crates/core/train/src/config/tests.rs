@@ -432,6 +432,20 @@ fn every_recipe_of_the_program_is_whole() {
     }
 }
 
+/// Regression test: CIFAR-10 as a folder of images has no size of its own, so its recipe trained at 224 pixels, in 27.7 GiB.
+#[test]
+fn recipes_of_small_images_say_their_size() {
+    let check = |name: &str, size: usize| {
+        let mut layers = LayeredConfig::new();
+        layers.recipe(name).unwrap();
+        assert_eq!(layers.finish().unwrap().train.size, Some(size), "{name}");
+    };
+    check("airbench94", 32);
+    check("airbench95", 32);
+    check("mnist", 28);
+    check("fashion-mnist", 28);
+}
+
 #[test]
 fn a_resumed_run_keeps_model_first_weights_and_split() {
     let check = |name: &str, value: &str, expected: Result<&str, &str>| {
