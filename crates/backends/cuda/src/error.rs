@@ -29,6 +29,12 @@ pub enum CudaError {
         /// What the system's loader says, with the path.
         why: String,
     },
+    /// This program is a static one, which has no loader.
+    #[error("{library} cannot be loaded: this program is static; take the one for glibc")]
+    Static {
+        /// The library.
+        library: Library,
+    },
     /// The library lacks a function.
     #[error("{library} ({}) has no function {function}: its version is too old, or too new; {} another", path.display(), library.remedy())]
     Function {

@@ -78,8 +78,11 @@ impl Libraries {
     /// Loads the first file that the system takes.
     ///
     /// # Errors
-    /// [`CudaError::Missing`], or [`CudaError::Unusable`] if there is a file, but none that the system loads.
+    /// [`CudaError::Missing`], or [`CudaError::Unusable`] if there is a file, but none that the system loads; [`CudaError::Static`].
     pub fn load(&self, library: Library) -> Result<Loaded, CudaError> {
+        if cfg!(target_feature = "crt-static") {
+            return Err(CudaError::Static { library });
+        }
         let mut refused = None;
         for path in self.candidates(&library.files()) {
             match open(&path) {

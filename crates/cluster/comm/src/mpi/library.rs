@@ -85,6 +85,9 @@ impl Loaded {
 
 /// `Err(None)` if there is no such file; otherwise the loader's words.
 fn open(path: &Path) -> Result<Library, Option<String>> {
+    if cfg!(target_feature = "crt-static") {
+        return Err(Some("this program is static, and has no loader; take the one for glibc".to_owned()));
+    }
     // SAFETY: the initialisers of MPI libraries have no preconditions. A file under such a name is as trusted as mpirun. The
     // plugins that they load look for their symbols among the global ones.
     unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| {

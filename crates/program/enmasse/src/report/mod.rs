@@ -22,7 +22,7 @@ use enmasse_train::{
     SaveReason, Saved, Started, StepRecord, StoppedRecord, Straggler, TestRecord, Traced, TrainConfig, short,
 };
 pub use enmasse_wording::percent;
-use enmasse_wording::{counted, duration, grouped, mebibytes, one_line, shell_word, speed};
+use enmasse_wording::{counted, grouped, mebibytes, one_line, shell_word, speed};
 
 use crate::failure::Failure;
 use crate::output::screen;
