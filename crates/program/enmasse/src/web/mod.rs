@@ -1,13 +1,18 @@
-//! Pages for a browser on this machine: a listener on loopback, a token in the printed link, and limits on all that a client sends.
+//! HTTP by axum and hyper: connections within limits, and pages for a browser on this machine, which need the token of the printed link.
 //!
-//! A thread per connection answers one request and closes. That is enough for a few people's browsers, and needs no runtime. Heads are
-//! parsed by `httparse`. Nothing of an address reaches the file system: a [`Site`] looks its parts up in a table.
+//! One thread and its runtime hold all connections; what computes an answer runs on blocking threads, of which there are never more
+//! than connections. Nothing of an address reaches the file system: a [`Site`] looks its parts up in a table.
 
 mod access;
+mod body;
+pub mod connections;
+mod form;
 mod request;
 mod response;
 mod server;
 
+pub use body::{Refusal, drain, read_body, refusal};
+pub use form::files;
 pub use request::Request;
 pub use response::{Response, Stream};
 pub use server::{Server, Site, lower_priority};

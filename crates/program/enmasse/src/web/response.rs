@@ -1,11 +1,22 @@
 //! Answers, with the headers that keep a browser from running or sending what it should not.
 
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 
+use axum::body::Bytes;
+use axum::http::{HeaderName, StatusCode, header};
+use axum::response::IntoResponse;
+use http_body_util::channel::{Channel, Sender};
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
+
+use super::connections::Slot;
 use super::{IMAGE_POLICY, PAGE_POLICY};
 
+/// Lines for people.
+pub const TEXT: &str = "text/plain; charset=utf-8";
+
 /// What a stream writes to; an error means that the client has gone.
-pub type Stream = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()>>;
+pub type Stream = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;
 
 /// The content of an answer.
 pub enum Body {
@@ -16,7 +27,7 @@ pub enum Body {
 
 /// An answer.
 pub struct Response {
-    status: u16,
+    status: StatusCode,
     kind: &'static str,
     policy: &'static str,
     cookie: Option<String>,
@@ -25,7 +36,7 @@ pub struct Response {
 
 impl Response {
     fn new(kind: &'static str, body: impl Into<Vec<u8>>) -> Self {
-        Response { status: 200, kind, policy: PAGE_POLICY, cookie: None, body: Body::Whole(body.into()) }
+        Response { status: StatusCode::OK, kind, policy: PAGE_POLICY, cookie: None, body: Body::Whole(body.into()) }
     }
 
     pub fn page(html: String) -> Self {
@@ -55,15 +66,15 @@ impl Response {
     }
 
     /// A line that says what is wrong.
-    pub fn refused(status: u16, line: &str) -> Self {
-        Response { status, ..Self::new("text/plain; charset=utf-8", format!("{line}\n")) }
+    pub fn refused(status: StatusCode, line: &str) -> Self {
+        Response { status, ..Self::new(TEXT, format!("{line}\n")) }
     }
 
     pub fn not_found() -> Self {
-        Self::refused(404, "there is no such page")
+        Self::refused(StatusCode::NOT_FOUND, "there is no such page")
     }
 
-    pub fn with_status(self, status: u16) -> Self {
+    pub fn with_status(self, status: StatusCode) -> Self {
         Response { status, ..self }
     }
 
@@ -71,47 +82,51 @@ impl Response {
         Response { cookie, ..self }
     }
 
-    /// Whether the client may still be sending.
-    pub fn is_refusal(&self) -> bool {
-        self.status >= 400
-    }
-
-    pub fn write(self, stream: &mut dyn Write, with_body: bool) -> io::Result<()> {
+    /// As HTTP. `slot` is held for as long as a stream is written.
+    pub fn into_http(self, slot: Slot) -> axum::response::Response {
         let Response { status, kind, policy, cookie, body } = self;
-        let mut head = format!("HTTP/1.1 {status} {}\r\nContent-Type: {kind}\r\n", reason(status));
-        head += &format!("Content-Security-Policy: {policy}\r\nX-Content-Type-Options: nosniff\r\n");
-        // With `no-referrer` browsers would not say that a form is of this page's origin.
-        head += "Referrer-Policy: same-origin\r\nCross-Origin-Resource-Policy: same-origin\r\n";
-        head += "Cross-Origin-Opener-Policy: same-origin\r\nX-Frame-Options: DENY\r\n";
-        head += "Cache-Control: no-store\r\nConnection: close\r\n";
-        if let Some(cookie) = cookie {
-            head += &format!("Set-Cookie: {cookie}\r\n");
-        }
-        if let Body::Whole(bytes) = &body {
-            head += &format!("Content-Length: {}\r\n", bytes.len());
-        }
-        head += "\r\n";
-        stream.write_all(head.as_bytes())?;
-        match body {
-            _ if !with_body => Ok(()),
-            Body::Whole(bytes) => stream.write_all(&bytes),
-            Body::Stream(events) => events(stream),
-        }
+        let headers = [
+            (header::CONTENT_TYPE, kind),
+            (header::CONTENT_SECURITY_POLICY, policy),
+            (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+            // With `no-referrer` browsers would not say that a form is of this page's origin.
+            (header::REFERRER_POLICY, "same-origin"),
+            (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+            (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+            (header::X_FRAME_OPTIONS, "DENY"),
+            (header::CACHE_CONTROL, "no-store"),
+        ];
+        let cookie = cookie.map(|cookie| [(header::SET_COOKIE, cookie)]);
+        let body = match body {
+            Body::Whole(bytes) => bytes.into(),
+            Body::Stream(events) => {
+                let (sender, body) = Channel::new(1);
+                let mut writer = Events { sender, runtime: Handle::current() };
+                spawn_blocking(move || {
+                    let _slot = slot;
+                    // An error means that the client has gone.
+                    let _ = events(&mut writer);
+                });
+                axum::body::Body::new(body)
+            }
+        };
+        (status, headers, cookie, body).into_response()
     }
 }
 
-fn reason(status: u16) -> &'static str {
-    match status {
-        200 => "OK",
-        403 => "Forbidden",
-        404 => "Not Found",
-        405 => "Method Not Allowed",
-        408 => "Request Timeout",
-        411 => "Length Required",
-        413 => "Content Too Large",
-        422 => "Unprocessable Content",
-        431 => "Request Header Fields Too Large",
-        503 => "Service Unavailable",
-        _ => "Bad Request",
+/// Hands on what a stream writes.
+struct Events {
+    sender: Sender<Bytes>,
+    runtime: Handle,
+}
+
+impl Write for Events {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let sent = self.runtime.block_on(self.sender.send_data(Bytes::copy_from_slice(bytes)));
+        sent.map(|()| bytes.len()).map_err(|_| ErrorKind::BrokenPipe.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::StatusCode;
 use clap::{Arg, ArgMatches, Command};
 use enmasse_train::{RUNS, RunPaths};
 
@@ -125,7 +126,7 @@ impl Site for Pages {
         let parts: Vec<&str> = request.path.split('/').skip(1).collect();
         match (request.method.as_str(), parts.as_slice()) {
             ("POST", ["run", place, "image"]) => self.image(place, request).unwrap_or_else(Response::not_found),
-            ("POST", _) => Response::refused(405, "images are sent to the page of a run"),
+            ("POST", _) => Response::refused(StatusCode::METHOD_NOT_ALLOWED, "images are sent to the page of a run"),
             (_, [""]) => Response::page(page::all(&self.runs.all(), &self.from)),
             (_, ["style.css"]) => Response::style(&format!("{STYLE}{OWN_STYLE}")),
             (_, ["view.js"]) => Response::script(SCRIPT),
@@ -163,7 +164,7 @@ impl Pages {
             true => Err("no image was sent".to_owned()),
             false => models.ask(run.paths.root().to_owned(), image.to_vec()),
         };
-        let status = if answer.is_ok() { 200 } else { 422 };
+        let status = if answer.is_ok() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
         Some(Response::page(page::answer(place, &run, image, &answer)).with_status(status))
     }
 
