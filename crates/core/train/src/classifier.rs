@@ -1,6 +1,7 @@
 //! A trained model to evaluate and predict with: the contents of a run or a bare weights file, and the program made of it.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -237,10 +238,38 @@ impl Classifier {
     /// A program with these weights, for batches of `batch`. It uses the algorithms of a tuned run for the same
     /// operations. It needs no group: ranks exchange only the sums of [`crate::evaluate`].
     pub fn program(&self, model: &ModelFn, device: &dyn Device, batch: usize) -> Result<Box<dyn Program>, TrainError> {
+        self.load(self.plans(model, device, batch)?, device)
+    }
+
+    /// Programs for batches of each of these sizes, all by the algorithms that the largest one takes wherever the device can, because a CPU's
+    /// predictions then have the same bits in a batch of any size. Each holds the weights.
+    pub fn programs(
+        &self,
+        model: &ModelFn,
+        device: &dyn Device,
+        batches: &[usize],
+    ) -> Result<Vec<Box<dyn Program>>, TrainError> {
+        let largest = self.plans(model, device, batches.iter().copied().max().unwrap_or(1))?;
+        let algorithms = device.algorithms(&largest.evaluate)?;
+        let chosen = algorithms.iter().enumerate().filter(|(_, name)| !name.is_empty());
+        let chosen: BTreeMap<usize, Arc<str>> = chosen.map(|(index, name)| (index, name.as_str().into())).collect();
+        let program = |&batch: &usize| {
+            let plans = self.plans(model, device, batch)?;
+            let mut alike = plans.clone();
+            alike.evaluate.algorithms.clone_from(&chosen);
+            let is_alike = alike.evaluate.instructions.len() == algorithms.len();
+            let can = is_alike && device.algorithms(&alike.evaluate).is_ok();
+            self.load(if can { alike } else { plans }, device)
+        };
+        batches.iter().map(program).collect()
+    }
+
+    /// The plans for batches of `batch`, by the algorithms of a tuned run.
+    fn plans(&self, model: &ModelFn, device: &dyn Device, batch: usize) -> Result<Plans, TrainError> {
         self.require_classes()?;
         let (options, classes) = (self.options(batch), self.classes.len());
         let plans = device.target().compile_evaluation(&|x| model(x, classes), &options)?;
-        self.with_weights(plans, device)
+        Ok(self.choose(plans))
     }
 
     /// A program whose logits are the features of a layer: of the one with this name, or what the last layer reads. They are for
@@ -258,10 +287,18 @@ impl Classifier {
         self.with_weights(plans, device)
     }
 
-    pub(crate) fn with_weights(&self, mut plans: Plans, device: &dyn Device) -> Result<Box<dyn Program>, TrainError> {
+    fn choose(&self, mut plans: Plans) -> Plans {
         if self.is_tuned() && !self.configuration.train.exact {
             plans.choose(&self.choices);
         }
+        plans
+    }
+
+    pub(crate) fn with_weights(&self, plans: Plans, device: &dyn Device) -> Result<Box<dyn Program>, TrainError> {
+        self.load(self.choose(plans), device)
+    }
+
+    fn load(&self, plans: Plans, device: &dyn Device) -> Result<Box<dyn Program>, TrainError> {
         let mut program = device.compile(plans, None)?;
         let listed: Vec<_> = self.tensors.iter().map(|tensor| (tensor.name.as_str(), &tensor.shape[..])).collect();
         let read = |index: usize| Ok(Cow::Borrowed(&self.tensors[index].values[..]));

@@ -164,7 +164,7 @@ pub use neighbors::{Neighbor, Neighborhood};
 #[doc(hidden)]
 pub use pace::Bottleneck;
 #[doc(hidden)]
-pub use prediction::{Guess, Images, PredictedValue};
+pub use prediction::{Guess, Images, PredictedValue, PreparationBuffers};
 #[doc(hidden)]
 pub use preprocessing::Preprocessing;
 #[doc(hidden)]

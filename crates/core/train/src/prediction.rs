@@ -8,7 +8,7 @@ use enmasse_data::{BadSample, DataError, Dataset, DecodePool, EvalLoader, Extent
 use enmasse_datasets::TaskKind;
 use enmasse_device::{HostBatch, Program, StepInputs};
 use enmasse_graph::{Mode, Phase};
-use enmasse_image::{EvalCrop, Image, ImageRegion, ReadOptions, RegionRequest, Resizer, decode};
+use enmasse_image::{Canvas, EvalCrop, Image, ImageRegion, ReadOptions, RegionRequest, Resizer, decode};
 use serde::{Deserialize, Serialize};
 
 use crate::crops::Crops;
@@ -62,9 +62,7 @@ impl Classifier {
         reading: ReadOptions,
     ) -> Result<Vec<Prediction>, TrainError> {
         let plan = &program.plans().evaluate;
-        let (batch, [height, width, channels]) = (plan.batch, plan.image());
-        let targets = vec![0.0; batch * targets_of_a_sample(program)];
-        let bytes = height * width * channels;
+        let (batch, bytes) = (plan.batch, plan.image().into_iter().product::<usize>());
         let mut resizer = Resizer::default();
         let mut predictions = Vec::with_capacity(images.len());
         for (number, chunk) in images.chunks(batch).enumerate() {
@@ -74,18 +72,44 @@ impl Classifier {
                 let image = image.read(place, reading).map_err(DataError::from)?;
                 self.transform.fit(&image, &mut resizer, pixels);
             }
-            let (labels, sample_indices) = (vec![-1; batch], vec![0; batch]);
-            let targets = targets.clone();
-            let images = HostBatch { images: pixels, labels, targets, sample_indices, ..HostBatch::default() };
-            let inputs = StepInputs::evaluation(images.into());
-            let ticket = program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs)?;
-            program.metrics(ticket)?;
-            let logits = program.store("logits")?;
+            let logits = logits(program, pixels)?;
             let rows = logits.chunks_exact(self.classes.len());
             let images = chunk.iter().zip(rows).zip(first..);
             predictions.extend(images.map(|((image, logits), place)| self.prediction(image.name(place), logits, top)));
         }
         Ok(predictions)
+    }
+
+    /// What the model sees of the image in `bytes`, which `name` names in errors: the same pixels as in every other prediction.
+    pub fn prepare(
+        &self,
+        bytes: &[u8],
+        name: &str,
+        reading: ReadOptions,
+        buffers: &mut PreparationBuffers,
+    ) -> Result<Vec<u8>, TrainError> {
+        let PreparationBuffers { view, canvas } = buffers;
+        let wanted = |width: usize, height: usize| self.transform.wanted(EvalCrop::CENTER, width, height);
+        decode::read_part_of(bytes, || name.to_owned(), reading, &wanted, view).map_err(DataError::from)?;
+        let mut pixels = vec![0; self.transform.size.pow(2) * 3];
+        self.transform.apply_to_region(view, canvas, EvalCrop::CENTER, &mut pixels).map_err(DataError::from)?;
+        Ok(pixels)
+    }
+
+    /// The same for images that are [prepared](Self::prepare), each with its name, of which there are at most as many as `program` takes at
+    /// once.
+    pub fn predict_prepared(
+        &self,
+        program: &mut dyn Program,
+        images: &[(String, Vec<u8>)],
+        top: usize,
+    ) -> Result<Vec<Prediction>, TrainError> {
+        let plan = &program.plans().evaluate;
+        let mut pixels = images.iter().flat_map(|(_, pixels)| pixels).copied().collect::<Vec<u8>>();
+        pixels.resize(plan.batch * plan.image().into_iter().product::<usize>(), 0);
+        let logits = logits(program, pixels)?;
+        let rows = images.iter().zip(logits.chunks_exact(self.classes.len()));
+        Ok(rows.map(|((name, _), logits)| self.prediction(name.clone(), logits, top)).collect())
     }
 
     /// The same for many images, which the threads of `pool` read ahead, by the mean of the logits of `crops`. `each` gets the
@@ -134,6 +158,25 @@ impl Classifier {
             |&index: &usize| Guess { index, class: self.classes[index].clone(), probability: probabilities[index] };
         Prediction { image, top: order.iter().take(top).map(guess).collect(), labels, values: Vec::new() }
     }
+}
+
+/// The logits of a batch of pixels.
+fn logits(program: &mut dyn Program, images: Vec<u8>) -> Result<Vec<f64>, TrainError> {
+    let batch = program.plans().evaluate.batch;
+    let targets = vec![0.0; batch * targets_of_a_sample(program)];
+    let (labels, sample_indices) = (vec![-1; batch], vec![0; batch]);
+    let images = HostBatch { images, labels, targets, sample_indices, ..HostBatch::default() };
+    let ticket =
+        program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &StepInputs::evaluation(images.into()))?;
+    program.metrics(ticket)?;
+    Ok(program.store("logits")?)
+}
+
+/// Memory that [`Classifier::prepare`] uses for one image after another.
+#[derive(Default)]
+pub struct PreparationBuffers {
+    view: ImageRegion,
+    canvas: Canvas,
 }
 
 /// Images without labels: files, and parts of data sets.

@@ -15,6 +15,7 @@ mod plan;
 mod predict;
 mod report;
 mod self_test;
+mod serve;
 mod slurm;
 #[cfg(test)]
 mod tests;
@@ -51,6 +52,7 @@ pub fn command() -> Command {
         .subcommand(eval::command())
         .subcommand(eval::test_command())
         .subcommand(predict::command())
+        .subcommand(serve::command())
         .subcommand(embed::command())
         .subcommand(report::command())
         .subcommand(view::command())
@@ -77,6 +79,7 @@ pub fn run(matches: Option<ArgMatches>) -> Result<(), Failure> {
         Some(("train", matches)) => train::run(matches),
         Some(("eval" | eval::TEST, matches)) => eval::run(matches),
         Some(("predict", matches)) => predict::run(matches),
+        Some(("serve", matches)) => serve::run(matches),
         Some(("embed", matches)) => embed::run(matches),
         Some(("report", matches)) => report::run(matches),
         Some(("view", matches)) => view::run(matches),

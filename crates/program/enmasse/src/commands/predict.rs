@@ -68,11 +68,7 @@ pub fn command() -> Command {
             "Also predict the image files whose names are in this file, one a line. - reads names from standard input, and predicts them as they come",
         ))
         .arg(arguments::count("top", "K", "Classes to tell of each image [default: 5, in a table 1]"))
-        .arg(
-            arguments::option("temperature", "T")
-                .value_parser(temperature_value)
-                .help("Divide the logits by T before they become probabilities [default: what eval fitted on the run's validation part, otherwise 1]"),
-        )
+        .arg(temperature())
         .arg(arguments::switch(
             "csv",
             "Print a table: path, class, probability, and class_2, probability_2 and so on with --top",
@@ -81,6 +77,11 @@ pub fn command() -> Command {
         .args(arguments::crops())
         .args(explain::flags())
         .args(arguments::settings_with(PREDICTION, &[OF_A_RUN, ONE_DEVICE].concat()))
+}
+
+/// The flag with the temperature of probabilities.
+pub fn temperature() -> Arg {
+    arguments::option("temperature", "T").value_parser(temperature_value).help("Divide the logits by T before they become probabilities [default: what eval fitted on the run's validation part, otherwise 1]")
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
@@ -153,7 +154,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 }
 
 /// Takes what an evaluation kept in the run folder, and says what predictions follow from.
-fn take_kept(weights: &mut Weights, temperature: Option<f64>) -> Result<(), Failure> {
+pub fn take_kept(weights: &mut Weights, temperature: Option<f64>) -> Result<(), Failure> {
     match temperature {
         Some(_) if weights.classifier.kind() == TaskKind::Regression => {
             return Err(usage!("--temperature: is for probabilities, and this run predicts numbers; leave it out"));

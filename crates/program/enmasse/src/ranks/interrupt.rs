@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | SIGINT (Ctrl-C) | saves at the end of the step and ends with 130; a second request ends it at once | ends at once, with 130 |
 //! | SIGTERM | the same, with 143 | ends at once, with 143 |
+//! | either, of a server | | stops taking requests, answers those that it has, and ends with 0; a second one ends it at once |
 //! | the requeue signal | saves at the end of the step, has its job requeued, and ends with 75 | the kernel's default |
 //!
 //! Before the first step there is nothing to save: a request ends the process at once, and the folder made for the run is
@@ -46,6 +47,17 @@ impl Interrupts {
             // Without permission there is no such file.
             let _ = remove_own_temporaries(&folder);
             end(signal);
+        })
+    }
+
+    /// Starts watching, in a server: the first request calls `stop`, the second one ends the process.
+    pub fn watch_server(stop: impl FnOnce() + Send + 'static) -> Result<Self, Failure> {
+        let stop = Mutex::new(Some(stop));
+        Self::start(&[SIGINT, SIGTERM], move |signal| {
+            match stop.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                Some(stop) => stop(),
+                None => end(signal),
+            }
         })
     }
 

@@ -12,7 +12,7 @@ mod response;
 mod server;
 
 pub use body::{Refusal, drain, read_body, refusal};
-pub use form::files;
+pub use form::{FormFile, files};
 pub use request::Request;
 pub use response::{Response, Stream};
 pub use server::{Server, Site, lower_priority};

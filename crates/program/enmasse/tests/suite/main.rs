@@ -37,6 +37,7 @@ mod resume;
 mod resume_from;
 mod round_trip;
 mod screen;
+mod serve;
 mod settings;
 mod shell;
 mod short_runs;

@@ -10,7 +10,7 @@ use crate::common::{Ended, enmasse, failed, images, metrics, refused};
 const MODEL: [&str; 8] = ["--model", "mlp", "--size", "12", "--batch", "8", "--lr", "0.02"];
 
 /// A table of dark, light and red images, and its path. `row` gives what a class's images have.
-fn table(root: &Path, head: &str, row: fn(&str) -> &str) -> String {
+pub fn table(root: &Path, head: &str, row: fn(&str) -> &str) -> String {
     let data = images(root, 12);
     let mut text = format!("path,{head}\n");
     for class in ["dark", "light", "red"] {
@@ -24,7 +24,7 @@ fn table(root: &Path, head: &str, row: fn(&str) -> &str) -> String {
     path.display().to_string()
 }
 
-fn labels(class: &str) -> &str {
+pub fn labels(class: &str) -> &str {
     match class {
         "dark" => "dim",
         "light" => "bright|neutral",
@@ -32,7 +32,7 @@ fn labels(class: &str) -> &str {
     }
 }
 
-fn train(data: &str, run: &str, others: &[&str]) -> Ended {
+pub fn train(data: &str, run: &str, others: &[&str]) -> Ended {
     enmasse(&[&["train", data, "--out", run], &MODEL[..], others].concat())
 }
 

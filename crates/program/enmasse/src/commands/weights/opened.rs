@@ -76,7 +76,12 @@ impl Source {
 
     /// Finds it, and lays what is known of the weights below the flags.
     pub fn find(matches: &ArgMatches, layers: &mut LayeredConfig) -> Result<Self, Failure> {
-        let path = matches.get_one::<PathBuf>("source").cloned().unwrap_or_default();
+        Self::named(&matches.get_one::<PathBuf>("source").cloned().unwrap_or_default(), layers)
+    }
+
+    /// The same for a run, a file or the name of weights.
+    pub fn named(path: &Path, layers: &mut LayeredConfig) -> Result<Self, Failure> {
+        let path = path.to_owned();
         let is_own = path.is_dir() || (path.is_file() && is_checkpoint(&path).map_err(Failure::error)?);
         let model = given(layers, "model").then(|| layers.config().train.model.clone());
         let known = if is_own { None } else { pretrained::of_word(&path, model.as_deref())? };
