@@ -10,6 +10,8 @@ mod form;
 mod request;
 mod response;
 mod server;
+#[cfg(test)]
+mod tests;
 
 pub use body::{Refusal, drain, read_body, refusal};
 pub use form::{FormFile, files};

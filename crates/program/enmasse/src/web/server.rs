@@ -25,7 +25,7 @@ const PORT: u16 = 6006;
 const PORTS: u16 = 20;
 
 /// Connections at once. A browser opens six.
-const MAX_CONNECTIONS: usize = 64;
+pub(super) const MAX_CONNECTIONS: usize = 64;
 
 /// Larger bodies are refused.
 const MAX_BODY: usize = 32 << 20;

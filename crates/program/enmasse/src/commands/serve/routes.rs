@@ -6,12 +6,12 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::HttpBody;
+use axum::body::{Bytes, HttpBody};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HOST, ORIGIN, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use enmasse_train::Prediction;
@@ -143,13 +143,15 @@ impl Server {
         self: &Arc<Self>,
         model: usize,
         name: String,
-        file: axum::body::Bytes,
-        place: OwnedSemaphorePermit,
+        file: Bytes,
+        (place, room): (OwnedSemaphorePermit, Arc<OwnedSemaphorePermit>),
     ) -> oneshot::Receiver<Answer> {
         let (answer, answered) = oneshot::channel();
         let mut job = Job { place, model, image: (name, Vec::new()), answer };
         let server = self.clone();
         spawn_blocking(move || {
+            // The body is in memory until here, even if its client has gone.
+            let (file, _room) = (file, room);
             // Nobody waits any more if its time is over.
             if job.answer.is_closed() {
                 return;
@@ -176,7 +178,7 @@ impl Server {
         let length =
             body.size_hint().upper().map_or(self.limits.body, |length| length.try_into().unwrap_or(usize::MAX));
         let room = match self.check(&head).and_then(|()| self.room(length)) {
-            Ok(room) => room,
+            Ok(room) => Arc::new(room),
             Err(refusal) => {
                 drain(body);
                 return Err(refusal);
@@ -196,7 +198,7 @@ impl Server {
         for (number, FormFile { name, content }) in files.into_iter().enumerate() {
             let place = places.split(1).ok_or_else(|| self.full())?;
             let name = name.unwrap_or_else(|| format!("image {number}"));
-            answers.push(self.submit(model, name, body.slice_ref(content), place));
+            answers.push(self.submit(model, name, body.slice_ref(content), (place, room.clone())));
         }
         let all = async {
             let mut predictions = Vec::new();
@@ -208,7 +210,6 @@ impl Server {
         };
         let late = || refusal(StatusCode::GATEWAY_TIMEOUT, "the image was not computed in time");
         let predictions = timeout_at(deadline, all).await.unwrap_or_else(|_| Err(late()))?;
-        drop(room);
         Ok((predictions, kind.starts_with(FORM)))
     }
 
@@ -279,5 +280,5 @@ pub fn error(line: &str) -> Value {
 
 fn headers(kind: &'static str) -> HeaderMap {
     let headers = [(CONTENT_TYPE, kind), (CACHE_CONTROL, "no-store"), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
-    headers.into_iter().map(|(name, value)| (name, axum::http::HeaderValue::from_static(value))).collect()
+    headers.into_iter().map(|(name, value)| (name, HeaderValue::from_static(value))).collect()
 }
