@@ -88,6 +88,18 @@ impl Features {
         found.map(with_values).collect()
     }
 
+    /// The `count` images nearest to one with these features, the nearest first, among those that can be read. None is near to features of
+    /// another width.
+    pub fn nearest(&self, features: &[f32], count: usize) -> Vec<Neighbor> {
+        if features.len() != self.width {
+            return Vec::new();
+        }
+        let norm = f64::from(dot(features, features)).sqrt().max(f64::MIN_POSITIVE);
+        // It has no number in the data set, and nothing asks for it.
+        let row = Row { index: usize::MAX, label: 0, values: features, norm };
+        row.nearest(self.with_norms().iter(), count)
+    }
+
     /// The share of the images whose class is that of their `neighbors` nearest ones in `known`, by their votes:
     /// see [`Neighborhood::probabilities`].
     pub fn accuracy_by_neighbors(&self, known: &Features, neighbors: usize) -> f64 {
@@ -143,6 +155,41 @@ mod tests {
         // An image that cannot be read counts nowhere.
         check(&[[0.0, 1.0], [1.0, 0.0]], &[1, -1], 1, 1.0);
         check(&[], &[], 1, 0.0);
+    }
+
+    #[test]
+    fn the_nearest_images_are_those_of_a_plain_loop() {
+        let value = |place: usize| ((place * 2_654_435_761) % 1000) as f32 / 500.0 - 1.0;
+        for (width, images) in [(1, 1), (3, 7), (16, 20), (37, 101)] {
+            let values: Vec<f32> = (0..width * images).map(value).collect();
+            let label = |image: usize| if image % 5 == 4 { -1 } else { (image % 3) as i64 };
+            let known = Features { width, values, labels: (0..images).map(label).collect() };
+            let asked: Vec<f32> = (0..width).map(|place| value(place + 7919)).collect();
+            let product = |a: &[f32], b: &[f32]| {
+                let products = a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b));
+                products.sum::<f64>()
+            };
+            let mut expected: Vec<(usize, f64)> = (0..images)
+                .filter(|image| label(*image) >= 0)
+                .map(|image| {
+                    let row = &known.values[image * width..(image + 1) * width];
+                    (image, product(row, &asked) / (product(row, row) * product(&asked, &asked)).sqrt())
+                })
+                .collect();
+            expected.sort_by(|a, b| b.1.total_cmp(&a.1));
+            let found = known.nearest(&asked, 6);
+            assert_eq!(found.len(), expected.len().min(6));
+            for (near, (_, cosine)) in found.iter().zip(&expected) {
+                let own = expected.iter().find(|(image, _)| *image == near.index).unwrap().1;
+                // Each product has an error of 2^-24 of itself, and each sum of `width` again.
+                let most = (width + 8) as f64 / f64::from(1 << 23);
+                assert!((near.cosine - cosine).abs() < most && (own - cosine).abs() < most, "{near:?}, not {cosine}");
+                assert_eq!(near.label as i64, label(near.index));
+            }
+        }
+        let known = features(&[[0.0, 0.0], [2.0, 0.0]], &[0, 1]);
+        let near = |asked: &[f32]| known.nearest(asked, 2).iter().map(|near| near.index).collect::<Vec<_>>();
+        assert_eq!((near(&[1.0, 0.0]), near(&[-1.0, 0.0]), near(&[1.0])), (vec![1, 0], vec![0, 1], vec![]));
     }
 
     #[test]

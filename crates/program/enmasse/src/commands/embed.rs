@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{ArgMatches, Command};
-use enmasse_data::{Dataset, DecodePool, EvalLoader, Sharding};
+use enmasse_data::{Batch, Dataset, DecodePool, EvalLoader, Sharding};
 use enmasse_datasets::TaskKind;
+use enmasse_device::Program;
+use enmasse_image::EvalTransform;
 use enmasse_parquet::{Cell, TableColumn, TableWriter};
 use enmasse_system::files::write_whole;
 use enmasse_train::{Features, RunConfig, TrainingData};
@@ -136,18 +138,43 @@ pub fn features(
     images: &Arc<dyn Dataset>,
     layer: Option<&str>,
 ) -> Result<Features, Failure> {
-    let rank = Rank::alone();
-    let device = rank.device(config)?;
     let batch = config.train.batch_per_shard(1).min(images.len().max(1));
-    let forward = |x, classes| weights.model.forward(x, classes);
-    let mut program = weights.classifier.features(&forward, device.as_ref(), batch, layer)?;
-    let pool = DecodePool::new(rank.loader_threads(&config.train)).map_err(Failure::error)?;
-    let transform = weights.classifier.transform.clone();
-    let loader =
-        EvalLoader::new(&pool, images.clone(), transform, Sharding::one(0, 1, batch)).map_err(Failure::error)?;
-    let loader = loader.skip_unreadable(true);
-    let found = Features::compute(program.as_mut(), &loader, images.len(), None, &mut |_| Ok(true))?;
-    found.ok_or_else(|| failed!("the features are not complete"))
+    Extractor::new(weights, config, batch, layer)?.features(images, &mut |_| ())
+}
+
+/// Computes features on one device.
+pub struct Extractor {
+    program: Box<dyn Program>,
+    pool: DecodePool,
+    transform: EvalTransform,
+    batch: usize,
+}
+
+impl Extractor {
+    /// Of a layer, or of what the last layer reads, `batch` images at once.
+    pub fn new(weights: &Weights, config: &RunConfig, batch: usize, layer: Option<&str>) -> Result<Self, Failure> {
+        let rank = Rank::alone();
+        let device = rank.device(config)?;
+        let forward = |x, classes| weights.model.forward(x, classes);
+        let program = weights.classifier.features(&forward, device.as_ref(), batch, layer)?;
+        let pool = DecodePool::new(rank.loader_threads(&config.train)).map_err(Failure::error)?;
+        Ok(Extractor { program, pool, transform: weights.classifier.transform.clone(), batch })
+    }
+
+    /// The features of all images. `done` hears before each batch how many images are done.
+    pub fn features(&mut self, images: &Arc<dyn Dataset>, done: &mut dyn FnMut(usize)) -> Result<Features, Failure> {
+        let sharding = Sharding::one(0, 1, self.batch);
+        let loader = EvalLoader::new(&self.pool, images.clone(), self.transform.clone(), sharding);
+        let loader = loader.map_err(Failure::error)?.skip_unreadable(true);
+        let mut count = 0;
+        let mut proceed = |batch: &Batch| {
+            done(count);
+            count += batch.places().count();
+            Ok(true)
+        };
+        let found = Features::compute(self.program.as_mut(), &loader, images.len(), None, &mut proceed)?;
+        found.ok_or_else(|| failed!("the features are not complete"))
+    }
 }
 
 /// The beginning of a NumPy array of f32 in version 1.0 of the format, whose length is a multiple of 64.

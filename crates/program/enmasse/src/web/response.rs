@@ -60,6 +60,10 @@ impl Response {
         Response { policy: IMAGE_POLICY, ..Self::new("image/svg+xml", bytes) }
     }
 
+    pub fn png(bytes: impl Into<Vec<u8>>) -> Self {
+        Response { policy: IMAGE_POLICY, ..Self::new("image/png", bytes) }
+    }
+
     /// Server-sent events.
     pub fn events(stream: Stream) -> Self {
         Response { body: Body::Stream(stream), ..Self::new("text/event-stream; charset=utf-8", "") }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::common::{enmasse, finish};
+use crate::common::{enmasse, finish, write_png};
 use crate::report::trained;
 use crate::view::Served;
 
@@ -70,8 +70,8 @@ fn pages_of_runs_are_for_every_screen() {
     let (other, _) = trained(folder.path(), "other");
     let served = Served::start(&[&run, &other]);
     let own = format!("http://127.0.0.1:{}/", served.port);
-    let check = |page: &str, javascript: bool, shows: Value| {
-        let wanted = json!({
+    let check = |page: &str, javascript: bool, shows: Value, more: Value| {
+        let mut wanted = json!({
             "pages": [format!("{own}{page}?token={}", served.token)],
             "allowed": [own],
             "widths": [390, 1440],
@@ -79,12 +79,23 @@ fn pages_of_runs_are_for_every_screen() {
             "absent": ["iframe"],
             "javascript": javascript,
         });
+        wanted.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         if let Some(found) = problems(&wanted) {
             assert_eq!(found, [""; 0]);
         }
     };
+    let file = folder.path().join("sent.png");
+    write_png(&file, 40, 30, &[7; 40 * 30 * 3]);
+    let file = file.display().to_string();
     for javascript in [true, false] {
-        check("", javascript, json!({"table": 1, "img": 1}));
-        check("run/0", javascript, json!({"dl div": 5, "img": 4, "input": 1, "details": 1}));
+        check("", javascript, json!({"table": 1, "img": 1}), json!({}));
+        check("run/0", javascript, json!({"dl div": 5, "img": 4, "input": 1, "details": 1}), json!({}));
+        check("run/0", javascript, json!({"table": 1, "figure img": 1, "input": 1}), json!({"upload": file}));
     }
+    // The images appear by themselves, and are there without scripts.
+    let near = json!({"table": 1, "figure img": 9, "input": 1});
+    check("run/0", true, near.clone(), json!({"upload": file, "awaits": ".near img"}));
+    served.send("/run/0/image", "image/png", &std::fs::read(&file).unwrap());
+    served.events("/run/0/image/12/events").wait("Compared with all ");
+    check("run/0/image/12", false, near, json!({}));
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::common::{Running, enmasse, failed, images, program, refused, until, write_png};
+use crate::report::trained;
 
 /// A name that is a script wherever it is not escaped.
 const HOSTILE: &str = "<script>alert(1)<|script>";
@@ -54,21 +55,28 @@ impl Served {
         answer
     }
 
-    /// A stream of events of a run.
-    fn events(&self) -> Events {
+    /// The whole answer to what is sent as a form of the page would send it.
+    pub fn send(&self, path: &str, kind: &str, body: &[u8]) -> String {
+        let length = body.len();
+        let head = format!("POST {path} HTTP/1.1\r\nHost: HOST\r\nOrigin: http://HOST\r\nAuthorization: Bearer TOKEN");
+        self.ask(&format!("{head}\r\nContent-Type: {kind}\r\nContent-Length: {length}"), body)
+    }
+
+    /// A stream of events.
+    pub fn events(&self, path: &str) -> Events {
         let mut stream = self.connect();
-        let head = format!("GET /run/0/events?token={} HTTP/1.1\r\nHost: localhost:{}\r\n\r\n", self.token, self.port);
+        let head = format!("GET {path}?token={} HTTP/1.1\r\nHost: localhost:{}\r\n\r\n", self.token, self.port);
         stream.write_all(head.as_bytes()).unwrap();
         Events(BufReader::new(stream))
     }
 }
 
-struct Events(BufReader<TcpStream>);
+pub struct Events(BufReader<TcpStream>);
 
 impl Events {
     /// Reads until a line has this text.
     #[track_caller]
-    fn wait(&mut self, text: &str) {
+    pub fn wait(&mut self, text: &str) {
         let mut line = String::new();
         while !line.contains(text) {
             line.clear();
@@ -208,7 +216,7 @@ fn an_epoch_appears_while_the_page_is_open() {
     let folder = tempfile::tempdir().unwrap();
     let run = begun(folder.path(), "one", 2);
     let served = Served::start(&[&run]);
-    let mut clients: Vec<Events> = (0..10).map(|_| served.events()).collect();
+    let mut clients: Vec<Events> = (0..10).map(|_| served.events("/run/0/events")).collect();
     clients.iter_mut().for_each(|client| client.wait("2 of 10"));
     // One of them closes its page.
     drop(clients.pop());
@@ -278,11 +286,7 @@ fn an_image_is_predicted_and_its_classes_are_text() {
     let file = folder.path().join("sent.png");
     write_png(&file, 12, 14, &[7; 12 * 14 * 3]);
     let image = fs::read(&file).unwrap();
-    let send = |kind: &str, body: &[u8]| {
-        let length = body.len();
-        let head = "POST /run/0/image HTTP/1.1\r\nHost: HOST\r\nOrigin: http://HOST\r\nAuthorization: Bearer TOKEN";
-        served.ask(&format!("{head}\r\nContent-Type: {kind}\r\nContent-Length: {length}"), body)
-    };
+    let send = |kind: &str, body: &[u8]| served.send("/run/0/image", kind, body);
     let form = [
         b"--b0\r\nContent-Disposition: form-data; name=\"image\"; filename=\"a.png\"\r\n\r\n",
         &image[..],
@@ -291,6 +295,24 @@ fn an_image_is_predicted_and_its_classes_are_text() {
     for answer in [send("image/png", &image), send("multipart/form-data; boundary=b0", &form.concat())] {
         assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains(" %</td>"), "{answer}");
         assert!(answer.contains("&lt;script&gt;alert(1)") && !answer.contains("<script>"), "{answer}");
+    }
+    // The second image is the first one again, and has the same neighbours.
+    let near = [0, 1].map(|number| {
+        let address = format!("/run/0/image/{number}");
+        served.events(&format!("{address}/events")).wait("Compared with all ");
+        let page = served.get(&address);
+        assert!(!page.contains("<script>") && !page.contains("http-equiv"), "{page}");
+        let (_, near) = page.split_once("<div class=\"near\">").unwrap();
+        near.split_once("<h2>").unwrap().0.replace(&address, "")
+    });
+    assert_eq!((near[0].matches("<figure>").count(), &near[0]), (8, &near[1]));
+    assert!(near[0].contains("<b>&lt;script&gt;alert(1)&lt;|script&gt;</b>, 0.9"), "{}", near[0]);
+    let thumbnail = served.get("/run/0/image/0/7");
+    assert!(thumbnail.contains("Content-Type: image/png\r\n") && thumbnail.contains("PNG"), "{thumbnail}");
+    for path in ["0/8", "0/-1", "0/a", "0/0/0", "2", "99999999999999999999", "../image/0"] {
+        let head = format!("GET /run/0/image/{path} HTTP/1.1\r\nHost: HOST\r\nAuthorization: Bearer TOKEN");
+        let answer = served.ask(&head, b"");
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{path}: {answer}");
     }
     let check = |answer: &str, status: u16, line: &str| {
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")) && answer.contains(line), "{answer}");
@@ -301,6 +323,23 @@ fn an_image_is_predicted_and_its_classes_are_text() {
     check(&send("image/png", &vec![0; (32 << 20) + 1]), 413, "the limit is 32 MiB");
     // It goes on afterwards.
     served.get("/run/0");
+}
+
+#[test]
+fn training_images_that_are_gone_are_said_to_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let (run, data) = trained(folder.path(), "one");
+    let served = Served::start(&[&run]);
+    fs::rename(&data, folder.path().join("gone")).unwrap();
+    let file = folder.path().join("sent.png");
+    write_png(&file, 12, 14, &[7; 12 * 14 * 3]);
+    let answer = served.send("/run/0/image", "image/png", &fs::read(&file).unwrap());
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains(" %</td>"), "{answer}");
+    served.events("/run/0/image/0/events").wait("They cannot be shown: ");
+    let page = served.get("/run/0/image/0");
+    let (_, line) = page.split_once("They cannot be shown: ").unwrap();
+    assert!(line.split_once("</p>").unwrap().0.contains("data"), "{page}");
+    assert!(!page.contains("http-equiv"), "{page}");
 }
 
 #[test]

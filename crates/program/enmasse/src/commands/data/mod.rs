@@ -8,7 +8,7 @@ mod scan;
 mod show;
 mod split;
 mod stats;
-mod targets;
+pub mod targets;
 
 use clap::{ArgMatches, Command};
 

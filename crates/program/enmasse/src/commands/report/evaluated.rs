@@ -3,21 +3,17 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use clap::ArgMatches;
 use enmasse_charts::{data_address, png};
 use enmasse_data::{Dataset, DecodePool, EvalLoader, Sharding};
-use enmasse_datasets::{DataKind, TaskKind};
+use enmasse_datasets::TaskKind;
 use enmasse_image::{CropBox, Image, Resizer};
-use enmasse_train::{
-    EpochPosition, Evaluation, Explainer, Kept, RunConfig, Scores, SettingSource, evaluate_keeping, softmax,
-};
+use enmasse_train::{EpochPosition, Evaluation, Explainer, Kept, RunConfig, Scores, evaluate_keeping, softmax};
 
-use crate::command_line::settings::{self, Ranks};
+use super::open_run::OpenRun;
 use crate::commands::eval::figures::Figures;
-use crate::commands::eval::images::{Form, Found, ImageSelection, Part};
+use crate::commands::eval::images::Found;
 use crate::commands::eval::values::{Row, rows_of};
-use crate::commands::weights::{self, Source, Weights};
-use crate::data::stand_in::shapes;
+use crate::commands::weights::Weights;
 use crate::failure::Failure;
 use crate::ranks::Rank;
 use crate::report::{Audience, Reporter};
@@ -58,21 +54,12 @@ pub struct Shown {
 }
 
 /// Evaluates a run on one device, and shows at most `images` images of each kind.
-pub fn evaluate(run: &Path, matches: &ArgMatches, images: usize) -> Result<Evaluated, Failure> {
-    let layers = settings::layers(matches)?;
-    let weights = weights::open(Source::run(run), &layers, DataKind::Folder, true)?;
-    weights.classifier.require_classes()?;
-    let saved = weights.classifier.configuration.clone();
-    let given =
-        layers.config().train.data.clone().filter(|_| layers.source("data") == Some(&SettingSource::CommandLine));
-    let root = match given.or_else(|| saved.train.data.clone()) {
-        Some(root) => root,
-        None => shapes()?,
-    };
-    let config = weights.compute_as_trained(settings::finish(layers, Ranks::One)?)?;
-    let found = open(&weights, &saved, &config, &root)?;
+pub fn evaluate(run: &OpenRun, images: usize) -> Result<Evaluated, Failure> {
+    run.weights.classifier.require_classes()?;
+    let OpenRun { weights, config, root, .. } = run;
+    let found = run.validation()?;
     let Found { part, data, classes, left_out, warnings, .. } = found;
-    let mut found = evaluate_on(&weights, &config, &data)?;
+    let mut found = evaluate_on(weights, config, &data)?;
     let faults = (!left_out.is_empty()).then(|| left_out.to_string());
     let mut faults: Vec<String> = faults.into_iter().chain(warnings.iter().map(ToString::to_string)).collect();
     let (task, kind) = (weights.classifier.task.as_ref(), weights.classifier.kind());
@@ -93,9 +80,9 @@ pub fn evaluate(run: &Path, matches: &ArgMatches, images: usize) -> Result<Evalu
     }
     let figures = Figures::of(&found, part);
     let forward = |x, classes| weights.model.forward(x, classes);
-    let explainer = weights.classifier.explainer(&forward, Rank::alone().device(&config)?.as_ref());
+    let explainer = weights.classifier.explainer(&forward, Rank::alone().device(config)?.as_ref());
     faults.extend(explainer.as_ref().err().map(|reason| format!("there are no heatmaps: {reason}")));
-    let mut gallery = Gallery { root: &root, data: data.as_ref(), classes: &classes, explainer: explainer.ok() };
+    let mut gallery = Gallery { root, data: data.as_ref(), classes: &classes, explainer: explainer.ok() };
     let mistakes = found.mistakes.iter().flatten().take(images);
     let mistakes: Vec<Shown> = mistakes
         .map(|mistake| gallery.show(mistake.index, mistake.truth, mistake.predicted, mistake.probability))
@@ -113,24 +100,6 @@ pub fn evaluate(run: &Path, matches: &ArgMatches, images: usize) -> Result<Evalu
         classes,
         found,
     })
-}
-
-/// The validation part of the run's data.
-fn open(weights: &Weights, saved: &RunConfig, config: &RunConfig, root: &Path) -> Result<Found, Failure> {
-    let options = enmasse_datasets::OpenOptions {
-        reading: config.train.reading(),
-        remote: config.train.remote(),
-        ..saved.train.open_options()
-    };
-    let selection = ImageSelection {
-        root: root.to_owned(),
-        form: Form::of(root),
-        part: Part::Validation,
-        options,
-        saved: Some(saved.clone()),
-        is_own: true,
-    };
-    selection.open(weights, root)
 }
 
 fn evaluate_on(weights: &Weights, config: &RunConfig, data: &Arc<dyn Dataset>) -> Result<Evaluation, Failure> {
@@ -182,12 +151,13 @@ impl Gallery<'_> {
     }
 
     fn show(&mut self, index: usize, truth: usize, predicted: Option<usize>, probability: f64) -> Shown {
-        let name = self.data.name(index);
-        // Short where the image is a file of the data, and nothing of this machine's folders.
-        let name = Path::new(&name).strip_prefix(self.root).map_or(name.clone(), |path| path.display().to_string());
+        let name = short_name(self.data, index, self.root);
         let image = self.data.read(index).ok();
         let [image, heatmap] = match &image {
-            Some(image) => [small(image), self.heatmap(image, predicted.unwrap_or(truth))],
+            Some(image) => [
+                thumbnail(image).map(|png| data_address("image/png", &png)),
+                self.heatmap(image, predicted.unwrap_or(truth)),
+            ],
             None => [None, None],
         };
         let truth = self.class(truth);
@@ -201,12 +171,18 @@ impl Gallery<'_> {
     }
 }
 
-/// A small form of an image.
-fn small(image: &Image) -> Option<String> {
+/// The name of an image: short where it is a file of the data at `root`, and nothing of this machine's folders.
+pub fn short_name(data: &dyn Dataset, index: usize, root: &Path) -> String {
+    let name = data.name(index);
+    Path::new(&name).strip_prefix(root).map_or(name.clone(), |path| path.display().to_string())
+}
+
+/// A small form of an image as PNG.
+pub fn thumbnail(image: &Image) -> Option<Vec<u8>> {
     let longest = image.width().max(image.height());
     let side = |pixels: usize| (pixels * SIDE.min(longest)).div_ceil(longest).max(1);
     let (width, height) = (side(image.width()), side(image.height()));
     let mut pixels = vec![0; width * height * 3];
     Resizer::new().resize(image, CropBox::whole(image.width(), image.height()), width, height, &mut pixels);
-    Some(data_address("image/png", &png(width, height, &pixels).ok()?))
+    png(width, height, &pixels).ok()
 }

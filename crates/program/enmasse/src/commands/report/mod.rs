@@ -3,7 +3,8 @@
 //! A run folder says most of it. Its best weights are evaluated again on its validation part, for the classes, the mistakes and
 //! the images themselves; where the data are gone, the report says so and has the rest.
 
-mod evaluated;
+pub mod evaluated;
+pub mod open_run;
 pub mod page;
 pub mod record;
 mod tables;
@@ -16,10 +17,12 @@ use enmasse_system::files::write_whole;
 use enmasse_wording::counted;
 
 use crate::command_line::arguments::{self, ONE_DEVICE};
+use crate::command_line::settings;
 use crate::failure::{Failure, usage};
 use crate::output::{Output, warn};
 use crate::ranks::interrupt::Interrupts;
 use evaluated::{Evaluated, evaluate};
+use open_run::OpenRun;
 use record::RunRecord;
 
 /// Settings that apply to the evaluation.
@@ -85,7 +88,9 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         .iter()
         .zip(records)
         .map(|(folder, record)| {
-            let evaluated = evaluate(folder, matches, images).map_err(|failure| failure.message().to_owned());
+            let opened = settings::layers(matches).and_then(|layers| OpenRun::open(folder, layers, true));
+            let evaluated = opened.and_then(|run| evaluate(&run, images));
+            let evaluated = evaluated.map_err(|failure| failure.message().to_owned());
             if let Err(reason) = &evaluated {
                 warn(format_args!("{}: not evaluated: {reason}", folder.display()));
             }

@@ -3,8 +3,12 @@
 //! All that a page shows is read from run folders, so a page costs training nothing but that. Addresses name a run by its place in a
 //! table.
 
+mod answer_page;
+mod answers;
+mod background;
 mod metrics;
 mod model;
+mod nearest;
 mod page;
 mod run;
 mod series;
@@ -25,8 +29,11 @@ use crate::failure::{Failure, failed};
 use crate::output::{Output, say};
 use crate::ranks::interrupt::Interrupts;
 use crate::web::{Request, Response, Server, Site, Stream};
+use answers::{Answers, Neighbors, Sent};
+use background::Background;
 use model::Models;
 use page::CHARTS;
+use run::Seen;
 use watch::{Runs, Source, below};
 
 /// The flag of `train`.
@@ -91,7 +98,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
             (Source::Folders { folders: named, are_own: false }, String::new())
         }
     };
-    let pages = Pages { runs: Runs::watch(source)?, from, models: Some(Models::start()?) };
+    let pages = Pages { runs: Runs::watch(source)?, from, computing: Some(Computing::start()?) };
     let server = Server::start(matches.get_one("port").copied(), Arc::new(pages))?;
     let mut output = Output::new(false);
     output.text(format_args!("open {} in a browser; Ctrl-C ends it", server.link()));
@@ -106,7 +113,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 pub fn dashboard(matches: &ArgMatches, run: &Path) -> Result<Option<Server>, Failure> {
     let Some(port) = matches.get_one::<Option<u16>>(DASHBOARD) else { return Ok(None) };
     let source = Source::Folders { folders: vec![run.to_owned()], are_own: true };
-    let pages = Pages { runs: Runs::watch(source)?, from: String::new(), models: None };
+    let pages = Pages { runs: Runs::watch(source)?, from: String::new(), computing: None };
     let server = Server::start(*port, Arc::new(pages))?;
     say(format_args!("the run as a page: {}", server.link()));
     Ok(Some(server))
@@ -117,8 +124,22 @@ struct Pages {
     runs: Arc<Runs>,
     /// Where runs are looked for.
     from: String,
-    /// None beside training, whose processors they would take.
-    models: Option<Models>,
+    /// None beside training, whose processors it would take.
+    computing: Option<Arc<Computing>>,
+}
+
+/// What computes for the pages.
+struct Computing {
+    models: Models,
+    background: Background,
+    answers: Answers,
+}
+
+impl Computing {
+    fn start() -> Result<Arc<Self>, Failure> {
+        let (models, background) = (Models::start()?, Background::start()?);
+        Ok(Arc::new(Computing { models, background, answers: Answers::new() }))
+    }
 }
 
 impl Site for Pages {
@@ -144,8 +165,9 @@ impl Pages {
         let place = place.parse().ok()?;
         let run = self.runs.get(place)?;
         Some(match rest {
-            [] => Response::page(page::one(place, &run, self.models.is_some())),
+            [] => Response::page(page::one(place, &run, self.computing.is_some())),
             ["events"] => Response::events(self.events(Some(place))),
+            ["image", number, rest @ ..] => return self.sent(place, &run, number.parse().ok()?, rest),
             ["curves.svg"] => Response::svg(page::curves(&run)),
             [file] => {
                 let name = file.strip_suffix(".svg")?;
@@ -157,15 +179,34 @@ impl Pages {
     }
 
     fn image(&self, place: &str, request: &Request) -> Option<Response> {
-        let (place, models) = (place.parse().ok()?, self.models.as_ref()?);
+        let (place, computing) = (place.parse().ok()?, self.computing.as_ref()?);
         let run = self.runs.get(place)?;
-        let image = request.upload();
+        let (root, image) = (run.paths.root(), request.upload());
         let answer = match image.is_empty() {
             true => Err("no image was sent".to_owned()),
-            false => models.ask(run.paths.root().to_owned(), image.to_vec()),
+            false => computing.models.ask(root.to_owned(), image.to_vec()),
         };
-        let status = if answer.is_ok() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
-        Some(Response::page(page::answer(place, &run, image, &answer)).with_status(status))
+        Some(match answer {
+            Ok(answer) => {
+                let sent = computing.answers.keep(place, root.to_owned(), image, answer, &computing.background);
+                Response::page(answer_page::answer(&run, &sent))
+            }
+            Err(line) => Response::page(answer_page::no_answer(place, &run, &line)).with_status(StatusCode::UNPROCESSABLE_ENTITY),
+        })
+    }
+
+    /// What belongs to an image that was sent.
+    fn sent(&self, place: usize, run: &Seen, number: u64, rest: &[&str]) -> Option<Response> {
+        let computing = self.computing.as_ref()?;
+        let sent = computing.answers.get(place, number)?;
+        Some(match (rest, &sent.neighbors) {
+            ([], _) => Response::page(answer_page::answer(run, &sent)),
+            (["events"], _) => Response::events(neighbor_events(computing.clone(), sent)),
+            ([near], Neighbors::Found(found)) => {
+                Response::png(found.images.get(near.parse::<usize>().ok()?)?.thumbnail.clone()?)
+            }
+            _ => return None,
+        })
     }
 
     /// The changing part of a page, now and after each change. A client that is too slow for them gets the latest one.
@@ -188,6 +229,28 @@ impl Pages {
             }
         })
     }
+}
+
+/// The neighbours of an image, until all are there.
+fn neighbor_events(computing: Arc<Computing>, mut sent: Sent) -> Stream {
+    Box::new(move |stream: &mut dyn Write| {
+        loop {
+            stream.write_all(event(&answer_page::neighbors(&sent).into_string()).as_bytes())?;
+            let version = sent.version;
+            while !sent.neighbors.is_final() && sent.version == version {
+                computing.answers.wait(sent.number, version, SILENCE);
+                // What is not kept any more does not change.
+                let Some(now) = computing.answers.get(sent.place, sent.number) else { return Ok(()) };
+                sent = now;
+                if sent.version == version {
+                    stream.write_all(b": still here\n\n")?;
+                }
+            }
+            if sent.version == version {
+                return Ok(());
+            }
+        }
+    })
 }
 
 /// Text as an event: each line of it has a name.

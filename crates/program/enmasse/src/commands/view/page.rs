@@ -1,28 +1,28 @@
-//! The pages: all runs, a run, and what a model says of an image. Foreign text is escaped by maud.
+//! The pages of all runs and of a run. Foreign text is escaped by maud.
 
-use enmasse_charts::{data_address, training_curves};
+use enmasse_charts::training_curves;
 use enmasse_wording::{clock, counted};
 use maud::{DOCTYPE, Markup, html};
 
-use super::model::Answer;
+use super::answer_page::form;
 use super::run::{Seen, State};
 use crate::commands::report;
 use crate::report::percent;
 
 /// Seconds after which a browser without scripts loads a page of a run that goes on again.
-const RELOAD: &str = "10";
+pub const RELOAD: &str = "10";
 
 /// What a page is around its content.
-struct Frame<'a> {
-    title: &'a str,
-    /// Whether there is something to wait for.
-    is_live: bool,
+pub struct Frame<'a> {
+    pub title: &'a str,
+    /// What there is to wait for, for a browser without scripts: seconds, and an address if it is another one.
+    pub reload: Option<String>,
     /// Whether it is the page of all runs.
-    is_first: bool,
+    pub is_first: bool,
 }
 
 impl Frame<'_> {
-    fn around(&self, content: &Markup) -> String {
+    pub fn around(&self, content: &Markup) -> String {
         let page = html! {
             (DOCTYPE)
             html lang="en" {
@@ -32,7 +32,7 @@ impl Frame<'_> {
                     title { (self.title) }
                     link rel="stylesheet" href="/style.css";
                     link rel="icon" href="/icon.svg" type="image/svg+xml";
-                    @if self.is_live { noscript { meta http-equiv="refresh" content=(RELOAD); } }
+                    @if let Some(reload) = &self.reload { noscript { meta http-equiv="refresh" content=(reload); } }
                     script src="/view.js" defer {}
                 }
                 body {
@@ -53,7 +53,7 @@ pub fn all(runs: &[std::sync::Arc<Seen>], from: &str) -> String {
         div #live data-events="/events" { (all_live(runs, from)) }
     };
     let is_live = runs.iter().any(|run| run.state == State::Running);
-    Frame { title: "enmasse: runs", is_live, is_first: true }.around(&content)
+    Frame { title: "enmasse: runs", reload: is_live.then(|| RELOAD.to_owned()), is_first: true }.around(&content)
 }
 
 /// The part of it that changes.
@@ -111,8 +111,8 @@ pub fn one(place: usize, run: &Seen, takes_images: bool) -> String {
         @if takes_images { (form(place)) }
         (settings(run))
     };
-    Frame { title: &format!("enmasse: {}", run.name), is_live: run.state == State::Running, is_first: false }
-        .around(&content)
+    let reload = (run.state == State::Running).then(|| RELOAD.to_owned());
+    Frame { title: &format!("enmasse: {}", run.name), reload, is_first: false }.around(&content)
 }
 
 /// The part of it that changes.
@@ -212,61 +212,6 @@ fn curves_image(place: usize, run: &Seen) -> Markup {
     html! { img.chart.curves src={ (address(place)) "/curves.svg?after=" (run.epochs) } alt=(alt); }
 }
 
-fn form(place: usize) -> Markup {
-    html! {
-        h2 { "Try an image" }
-        form.drop method="post" enctype="multipart/form-data" action={ (address(place)) "/image" } {
-            label for="image" { "Drop an image on this page, or choose one:" }
-            input #image type="file" name="image" accept="image/*" required;
-            " " button type="submit" { "Predict" }
-        }
-    }
-}
-
-/// What the model says of an image.
-pub fn answer(place: usize, run: &Seen, image: &[u8], answer: &Result<Answer, String>) -> String {
-    let content = html! {
-        h1 { "An image, by " a href=(address(place)) { (run.name) } }
-        @match answer {
-            Err(line) => p.problem role="alert" { (line) }
-            Ok(Answer { prediction, heatmap, explained }) => {
-                div.images {
-                    figure { img src=(data_address(image_kind(image), image)) alt="the image"; figcaption { "the image" } }
-                    @if let Some(heatmap) = heatmap {
-                        figure {
-                            img src=(data_address("image/png", heatmap)) alt={ "where " (explained) " comes from" };
-                            figcaption { "where " b { (explained) } " comes from" }
-                        }
-                    }
-                }
-                @if !prediction.labels.is_empty() { p { "Labels: " b { (prediction.labels.join(", ")) } } }
-                @if !prediction.top.is_empty() {
-                    table {
-                        thead { tr { th scope="col" { "class" } th scope="col" { "probability" } } }
-                        tbody { @for guess in &prediction.top { tr { td { (guess.class) } td { (percent(guess.probability)) } } } }
-                    }
-                }
-                @if !prediction.values.is_empty() {
-                    dl { @for value in &prediction.values { dt { (value.name) } dd { (value.value) } } }
-                }
-            }
-        }
-        (form(place))
-    };
-    Frame { title: &format!("enmasse: an image by {}", run.name), is_live: false, is_first: false }.around(&content)
-}
-
-/// By the first bytes. A browser looks at them too.
-fn image_kind(bytes: &[u8]) -> &'static str {
-    match bytes {
-        [0xff, 0xd8, ..] => "image/jpeg",
-        [b'G', b'I', b'F', ..] => "image/gif",
-        [b'R', b'I', b'F', b'F', ..] => "image/webp",
-        [b'B', b'M', ..] => "image/bmp",
-        _ => "image/png",
-    }
-}
-
 fn settings(run: &Seen) -> Markup {
     html! {
         @if let Some(config) = &run.config {
@@ -283,7 +228,8 @@ fn subject(run: &Seen) -> String {
     format!("{} on {data}{devices}", config.train.model)
 }
 
-fn address(place: usize) -> String {
+/// That of a run.
+pub fn address(place: usize) -> String {
     format!("/run/{place}")
 }
 

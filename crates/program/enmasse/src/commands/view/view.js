@@ -5,7 +5,7 @@
 const chart = (image) => image.getAttribute("src").split("?")[0];
 
 const live = document.getElementById("live");
-if (live && window.EventSource) {
+if (live && live.dataset.events && window.EventSource) {
   const events = new EventSource(live.dataset.events);
   events.onmessage = (event) => {
     const next = document.createElement("template");
@@ -18,6 +18,8 @@ if (live && window.EventSource) {
       if (fresh.getAttribute("src") !== old.getAttribute("src")) fresh.onload = () => old.replaceWith(fresh);
       image.replaceWith(old);
     }
+    // Nothing follows it.
+    if (next.content.querySelector("[data-final]")) events.close();
     live.replaceChildren(next.content);
   };
   events.onopen = () => document.body.classList.remove("lost");
