@@ -11,8 +11,8 @@ use crate::passes::{
 };
 use crate::placement::{bytes, gradient_arena, place, state_tensors};
 use crate::{
-    Builder, CompileOptions, Graph, GraphError, Measured, Metric, Mode, Node, Op, OperationLocation, Per, Phase, Plan,
-    Plans, Relation, Role, StateTensor, Target, TargetKind, Tensor, ValueId,
+    Builder, CompileOptions, Graph, GraphError, Loss, Measured, Metric, Mode, Node, Op, OperationLocation, Per, Phase,
+    Plan, Plans, Relation, Role, StateTensor, Target, TargetKind, Tensor, ValueId,
 };
 
 /// Compiles the training and the evaluation step of a model for the default target; see [`Target::compile`].
@@ -85,7 +85,10 @@ impl Target<'_> {
         // Its number is known once the model is recorded.
         let builder = Builder::new(options.batch, options.size, Mode::Evaluate, options.seed);
         let classes = features(builder.pixels(&options.mean, &options.std)).shape().last();
-        self.compile_evaluation(&features, &CompileOptions { classes, metrics: Vec::new(), ..options.clone() })
+        // They are not what the loss of labels or numbers compares with an image's own.
+        let (target, loss) = (TargetKind::Class, Loss::default());
+        let options = CompileOptions { classes, target, loss, metrics: Vec::new(), ..options.clone() };
+        self.compile_evaluation(&features, &options)
     }
 
     pub(crate) fn plans(&self, train: Option<Plan>, evaluate: Plan, state: Vec<StateTensor>) -> Plans {
