@@ -3,8 +3,8 @@
 The only argument is a JSON object. For each address in "pages", at each of "widths" pixels, in a light and a dark scheme, the page must
 tell no error, send no request that begins with none of "allowed", be no wider than the window, follow the scheme, and show at least so
 many of the elements that each selector in "shows" finds, as {"table": 2}. "absent" names selectors that find nothing. With
-"javascript": false the page has to do without scripts. "upload" is a file that is sent by the page's form first, and "awaits" a selector
-of what has to appear by itself. "screenshots" is a folder for images of all that was opened.
+"javascript": false the page has to do without scripts. "upload" is a file that is sent by the page's form first, "click" a selector of a
+button that leads to another page, and "awaits" a selector of what has to appear by itself. "screenshots" is a folder for images of all that was opened.
 """
 import json
 import shutil
@@ -21,6 +21,8 @@ LAYOUT = """() => {
     return {width: Math.max(page.scrollWidth, document.body.scrollWidth),
             brightness: (Number(colour[0]) + Number(colour[1]) + Number(colour[2])) / 765};
 }"""
+# Ends when all images have come, or cannot.
+LOADED = "() => Promise.allSettled([...document.images].map(image => image.decode()))"
 # Whether a person sees the element: it has a size, and an image its pixels.
 VISIBLE = """element => {
     const box = element.getBoundingClientRect();
@@ -29,9 +31,9 @@ VISIBLE = """element => {
 }"""
 
 
-def left(request):
-    """Whether it is a stream of events that ends because the page does, or has all."""
-    return request.resource_type == "eventsource" and request.failure == "net::ERR_ABORTED"
+def left(request, wanted):
+    """Whether nobody waits for the answer any more: the page was left for another one, or closed its stream of events."""
+    return request.failure == "net::ERR_ABORTED" and (request.resource_type == "eventsource" or "click" in wanted)
 
 
 def problems(page, wanted, width, scheme):
@@ -56,17 +58,18 @@ def opened(browser, address, wanted, width, scheme, script):
     page.on("console", lambda message: found.append(f"console: {message.text}") if message.type == "error" else None)
     page.on("pageerror", lambda error: found.append(f"error: {error}"))
     page.on("dialog", lambda dialog: (found.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-    page.on("requestfailed", lambda request: None if left(request) else found.append(f"failed: {request.url[:200]}"))
+    page.on("requestfailed", lambda request: None if left(request, wanted) else found.append(f"failed: {request.url[:200]}"))
     own = ("data:", *wanted["allowed"])
     page.on("request", lambda request: None if request.url.startswith(own) else found.append(f"request: {request.url[:200]}"))
     page.goto(address, wait_until="load")
     if file := wanted.get("upload"):
         page.locator("form.drop input[type=file]").set_input_files(file)
+    if button := wanted.get("click"):
         with page.expect_navigation(wait_until="load"):
-            page.locator("form.drop button").click()
+            page.locator(button).click()
     if selector := wanted.get("awaits"):
         page.locator(selector).first.wait_for(timeout=60_000)
-        page.wait_for_load_state("networkidle")
+        page.evaluate(LOADED)
     found.extend(problems(page, wanted, width, scheme))
     if folder := wanted.get("screenshots"):
         name = "".join(letter if letter.isalnum() else "-" for letter in address)[-60:]

@@ -86,16 +86,25 @@ fn pages_of_runs_are_for_every_screen() {
     };
     let file = folder.path().join("sent.png");
     write_png(&file, 40, 30, &[7; 40 * 30 * 3]);
-    let file = file.display().to_string();
+    let (file, send) = (file.display().to_string(), "form.drop button");
     for javascript in [true, false] {
         check("", javascript, json!({"table": 1, "img": 1}), json!({}));
         check("run/0", javascript, json!({"dl div": 5, "img": 4, "input": 1, "details": 1}), json!({}));
-        check("run/0", javascript, json!({"table": 1, "figure img": 1, "input": 1}), json!({"upload": file}));
+        check(
+            "run/0",
+            javascript,
+            json!({"table": 1, "figure img": 1, "input": 1}),
+            json!({"upload": file, "click": send}),
+        );
     }
     // The images appear by themselves, and are there without scripts.
     let near = json!({"table": 1, "figure img": 9, "input": 1});
-    check("run/0", true, near.clone(), json!({"upload": file, "awaits": ".near img"}));
+    check("run/0", true, near.clone(), json!({"upload": file, "click": send, "awaits": ".near img"}));
     served.send("/run/0/image", "image/png", &std::fs::read(&file).unwrap());
     served.events("/run/0/image/12/events").wait("Compared with all ");
     check("run/0/image/12", false, near, json!({}));
+    let samples = json!({"figure": 6, ".pair img": 6, "button": 1});
+    let more = json!({"click": "form button", "awaits": "[data-final]"});
+    check("run/0/predictions", true, samples.clone(), more);
+    check("run/0/predictions", false, samples, json!({}));
 }

@@ -326,6 +326,76 @@ fn an_image_is_predicted_and_its_classes_are_text() {
 }
 
 #[test]
+fn predictions_of_a_run_are_made_when_someone_asks() {
+    let folder = tempfile::tempdir().unwrap();
+    let (run, data) = trained(folder.path(), "one");
+    let served = Served::start(&[&run]);
+    let page = served.get("/run/0/predictions");
+    assert!(page.contains(">Evaluate<") && !page.contains("<figure"), "{page}");
+    let ask = || {
+        let answer = served.send("/run/0/predictions", "application/x-www-form-urlencoded", b"");
+        assert!(answer.starts_with("HTTP/1.1 200 ") && !answer.contains(">Evaluate<"), "{answer}");
+        served.events("/run/0/predictions/events").wait("data-final");
+        served.get("/run/0/predictions")
+    };
+    let page = ask();
+    assert!(
+        page.contains("<p>On the validation part, 6 images: accuracy ") && page.contains(">Evaluate again<"),
+        "{page}"
+    );
+    assert!(!page.contains("<script>") && !page.contains("http-equiv"), "{page}");
+    let (_, examples) = page.split_once("<h3>Examples, evenly over the part</h3>").unwrap();
+    assert_eq!(examples.matches("<figure>").count(), 6);
+    assert!(examples.contains("<b>=&lt;script&gt;alert(1)&lt;|script&gt;</b>"), "{examples}");
+    // What was found is not looked for again before someone asks.
+    fs::rename(&data, folder.path().join("gone")).unwrap();
+    assert!(served.get("/run/0/predictions").contains("6 images"));
+    let page = ask();
+    assert!(page.contains("They cannot be shown: ") && !page.contains("<figure"), "{page}");
+    for path in ["/run/1/predictions", "/run/0/predictions/0", "/run/x/predictions"] {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: HOST\r\nAuthorization: Bearer TOKEN");
+        assert!(served.ask(&head, b"").starts_with("HTTP/1.1 404 "), "{path}");
+    }
+    let answer = served.send("/run/1/predictions", "application/x-www-form-urlencoded", b"");
+    assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+}
+
+#[test]
+fn predictions_of_numbers_stand_beside_the_truth() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = images(folder.path(), 10);
+    let mut table = "path,brightness\n".to_owned();
+    for (class, brightness) in [("dark", 0.25), ("light", 0.75)] {
+        (0..10).for_each(|number| {
+            let ending = if number % 2 == 0 { "png" } else { "jpg" };
+            table += &format!("{class}/{number:03}.{ending},{brightness}\n");
+        });
+    }
+    let list = data.join("list.csv");
+    fs::write(&list, table).unwrap();
+    let (list, run) = (list.display().to_string(), folder.path().join("one").display().to_string());
+    let model = ["--model", "mlp", "--size", "12", "--epochs", "1", "--batch", "4", "--devices", "cpu:1"];
+    enmasse(
+        &[&["train", &list, "--label-column", "brightness", "--task", "regression", "--out", &run], &model[..]]
+            .concat(),
+    )
+    .well();
+    let served = Served::start(&[&run]);
+    served.send("/run/0/predictions", "application/x-www-form-urlencoded", b"");
+    served.events("/run/0/predictions/events").wait("data-final");
+    let page = served.get("/run/0/predictions");
+    let figures = page.matches("<figure>").count();
+    let with_truth = ["<b>0.25</b> predicted as <b>", "<b>0.75</b> predicted as <b>"];
+    assert_eq!((figures, with_truth.map(|text| page.matches(text).count()).iter().sum()), (4, 4), "{page}");
+    // Features of images with numbers were compared with the numbers.
+    let file = data.join("dark/000.png");
+    served.send("/run/0/image", "image/png", &fs::read(file).unwrap());
+    served.events("/run/0/image/0/events").wait("data-final");
+    let page = served.get("/run/0/image/0");
+    assert!(page.contains("Compared with all 16 training images") && page.contains("<b>0.25</b>, 1.000"), "{page}");
+}
+
+#[test]
 fn training_images_that_are_gone_are_said_to_be() {
     let folder = tempfile::tempdir().unwrap();
     let (run, data) = trained(folder.path(), "one");

@@ -24,16 +24,20 @@ pub fn among(data: &TrainingData) -> String {
 
 /// The class of an image, its labels, or its numbers.
 pub fn of_image(data: &TrainingData, part: &dyn Dataset, index: usize) -> String {
-    let targets = part.targets(index);
     match data.task {
         TaskKind::Classification => data.classes[part.label(index)].clone(),
-        TaskKind::MultiLabel => {
-            let own = data.classes.iter().zip(targets).filter(|(_, target)| *target > 0.0);
-            let own: Vec<&str> = own.map(|(label, _)| label.as_str()).collect();
-            if own.is_empty() { "no label".to_owned() } else { own.join(", ") }
-        }
-        TaskKind::Regression => targets.iter().map(f32::to_string).collect::<Vec<_>>().join(", "),
+        task => in_words(task, &data.classes, &part.targets(index)),
     }
+}
+
+/// Labels with a target above 0, or numbers.
+pub fn in_words(task: TaskKind, names: &[String], targets: &[f32]) -> String {
+    if task == TaskKind::Regression {
+        return targets.iter().map(f32::to_string).collect::<Vec<_>>().join(", ");
+    }
+    let own = names.iter().zip(targets).filter(|(_, target)| **target > 0.0);
+    let own: Vec<&str> = own.map(|(label, _)| label.as_str()).collect();
+    if own.is_empty() { "no label".to_owned() } else { own.join(", ") }
 }
 
 /// The same as a key and its value in JSON.

@@ -7,9 +7,13 @@ use enmasse_charts::{data_address, png};
 use enmasse_data::{Dataset, DecodePool, EvalLoader, Sharding};
 use enmasse_datasets::TaskKind;
 use enmasse_image::{CropBox, Image, Resizer};
-use enmasse_train::{EpochPosition, Evaluation, Explainer, Kept, RunConfig, Scores, evaluate_keeping, softmax};
+use enmasse_train::metrics::DEFAULT_THRESHOLD;
+use enmasse_train::{
+    EpochPosition, Evaluation, Explainer, Kept, RunConfig, Scored, Scores, Task, evaluate_keeping, softmax,
+};
 
 use super::open_run::OpenRun;
+use crate::commands::data::targets::in_words;
 use crate::commands::eval::figures::Figures;
 use crate::commands::eval::images::Found;
 use crate::commands::eval::values::{Row, rows_of};
@@ -36,6 +40,8 @@ pub struct Evaluated {
     pub mistakes: Vec<Shown>,
     /// Images of which the two likeliest classes are nearly as likely, and that are no mistakes.
     pub uncertain: Vec<Shown>,
+    /// Others, evenly over the part.
+    pub examples: Vec<Shown>,
     /// What is known of the data's faults.
     pub warnings: Vec<String>,
 }
@@ -43,57 +49,69 @@ pub struct Evaluated {
 /// An image and what the model says of it.
 pub struct Shown {
     pub name: String,
+    /// Its class, its labels or its numbers.
     pub truth: String,
     pub predicted: String,
-    /// The probability of the predicted class.
-    pub probability: f64,
+    /// The probability of the predicted class; none of labels and numbers.
+    pub probability: Option<f64>,
     /// The image as an address that holds it; none if it cannot be read any more.
     pub image: Option<String>,
     /// Where in it the prediction comes from, likewise.
     pub heatmap: Option<String>,
 }
 
-/// Evaluates a run on one device, and shows at most `images` images of each kind.
-pub fn evaluate(run: &OpenRun, images: usize) -> Result<Evaluated, Failure> {
+/// Images of each kind that are shown, at most.
+#[derive(Clone, Copy)]
+pub struct Galleries {
+    /// Mistakes, and the least certain ones.
+    pub extremes: usize,
+    pub examples: usize,
+}
+
+/// Evaluates a run on one device.
+pub fn evaluate(run: &OpenRun, galleries: Galleries) -> Result<Evaluated, Failure> {
     run.weights.classifier.require_classes()?;
     let OpenRun { weights, config, root, .. } = run;
-    let found = run.validation()?;
-    let Found { part, data, classes, left_out, warnings, .. } = found;
+    let Found { part, data, classes, left_out, warnings, .. } = run.validation()?;
     let mut found = evaluate_on(weights, config, &data)?;
     let faults = (!left_out.is_empty()).then(|| left_out.to_string());
     let mut faults: Vec<String> = faults.into_iter().chain(warnings.iter().map(ToString::to_string)).collect();
     let (task, kind) = (weights.classifier.task.as_ref(), weights.classifier.kind());
+    let mut gallery = Gallery { root, data: data.as_ref(), classes: &classes, task, kind, explainer: None };
     if kind != TaskKind::Classification {
         let scores = found.scores.take();
         found.metrics.extend(scores.iter().flat_map(|scores| scores.figures(task, data.as_ref())));
+        let examples = scores.as_ref().map(|scores| gallery.examples(scores, galleries.examples));
         let values = scores.map(|scores| rows_of(&scores, data.as_ref(), &classes, task, kind)).unwrap_or_default();
         return Ok(Evaluated {
             part: part.describe(),
             found,
             figures: None,
             values,
-            classes,
             mistakes: Vec::new(),
             uncertain: Vec::new(),
+            examples: examples.unwrap_or_default(),
             warnings: faults,
+            classes,
         });
     }
     let figures = Figures::of(&found, part);
     let forward = |x, classes| weights.model.forward(x, classes);
     let explainer = weights.classifier.explainer(&forward, Rank::alone().device(config)?.as_ref());
     faults.extend(explainer.as_ref().err().map(|reason| format!("there are no heatmaps: {reason}")));
-    let mut gallery = Gallery { root, data: data.as_ref(), classes: &classes, explainer: explainer.ok() };
-    let mistakes = found.mistakes.iter().flatten().take(images);
-    let mistakes: Vec<Shown> = mistakes
-        .map(|mistake| gallery.show(mistake.index, mistake.truth, mistake.predicted, mistake.probability))
-        .collect();
-    let uncertain = found.scores.iter().flat_map(|scores| least_certain(scores, images));
+    gallery.explainer = explainer.ok();
+    let mistakes = found.mistakes.iter().flatten().take(galleries.extremes);
+    let mistakes: Vec<Shown> =
+        mistakes.map(|mistake| gallery.of_class(mistake.index, mistake.predicted, mistake.probability)).collect();
+    let uncertain = found.scores.iter().flat_map(|scores| least_certain(scores, galleries.extremes));
     let uncertain: Vec<Shown> =
-        uncertain.map(|(index, label, probability)| gallery.show(index, label, Some(label), probability)).collect();
+        uncertain.map(|(index, label, probability)| gallery.of_class(index, Some(label), probability)).collect();
+    let examples = found.scores.as_ref().map(|scores| gallery.examples(scores, galleries.examples));
     Ok(Evaluated {
         part: part.describe(),
         mistakes,
         uncertain,
+        examples: examples.unwrap_or_default(),
         figures: Some(figures),
         values: Vec::new(),
         warnings: faults,
@@ -141,27 +159,60 @@ struct Gallery<'a> {
     root: &'a Path,
     data: &'a dyn Dataset,
     classes: &'a [String],
-    /// None for models without a map to explain.
+    task: &'a dyn Task,
+    kind: TaskKind,
+    /// None for models without a map to explain, and where no classes are predicted.
     explainer: Option<Explainer>,
 }
 
 impl Gallery<'_> {
+    /// Some of the samples, evenly over them.
+    fn examples(&mut self, scores: &Scores, limit: usize) -> Vec<Shown> {
+        let samples: Vec<Scored> = scores.samples().collect();
+        let count = samples.len().min(limit);
+        (0..count).map(|place| self.example(&samples[place * samples.len() / count])).collect()
+    }
+
+    fn example(&mut self, sample: &Scored) -> Shown {
+        let logits: Vec<f64> = sample.logits.iter().copied().map(f64::from).collect();
+        let named = |values: Vec<f64>| -> Vec<f32> { values.into_iter().map(|value| value as f32).collect() };
+        let predicted = match self.kind {
+            TaskKind::Classification => {
+                let probabilities = softmax(&logits);
+                let likeliest = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]).then(b.cmp(&a)));
+                let probability = likeliest.map_or(f64::NAN, |label| probabilities[label]);
+                return self.of_class(sample.index, likeliest, probability);
+            }
+            TaskKind::MultiLabel => {
+                let is_predicted = |probability: f64| f64::from(u8::from(probability >= DEFAULT_THRESHOLD));
+                named(self.task.decode(&logits).into_iter().map(is_predicted).collect())
+            }
+            TaskKind::Regression => named(self.task.decode(&logits)),
+        };
+        let predicted = in_words(self.kind, self.classes, &predicted);
+        self.show(sample.index, predicted, None, None)
+    }
+
+    /// An image with a predicted class.
+    fn of_class(&mut self, index: usize, predicted: Option<usize>, probability: f64) -> Shown {
+        let explained = predicted.unwrap_or_else(|| self.data.label(index));
+        let predicted = predicted.map_or_else(|| "nothing".to_owned(), |label| self.class(label));
+        self.show(index, predicted, Some(probability), Some(explained))
+    }
+
     fn class(&self, label: usize) -> String {
         self.classes.get(label).cloned().unwrap_or_else(|| label.to_string())
     }
 
-    fn show(&mut self, index: usize, truth: usize, predicted: Option<usize>, probability: f64) -> Shown {
+    fn show(&mut self, index: usize, predicted: String, probability: Option<f64>, explained: Option<usize>) -> Shown {
         let name = short_name(self.data, index, self.root);
         let image = self.data.read(index).ok();
-        let [image, heatmap] = match &image {
-            Some(image) => [
-                thumbnail(image).map(|png| data_address("image/png", &png)),
-                self.heatmap(image, predicted.unwrap_or(truth)),
-            ],
-            None => [None, None],
+        let heatmap = image.as_ref().zip(explained).and_then(|(image, class)| self.heatmap(image, class));
+        let image = image.as_ref().and_then(thumbnail).map(|png| data_address("image/png", &png));
+        let truth = match self.kind {
+            TaskKind::Classification => self.class(self.data.label(index)),
+            _ => in_words(self.kind, self.classes, &self.data.targets(index)),
         };
-        let truth = self.class(truth);
-        let predicted = predicted.map_or_else(|| "nothing".to_owned(), |label| self.class(label));
         Shown { name, truth, predicted, probability, image, heatmap }
     }
 

@@ -21,7 +21,7 @@ use crate::command_line::settings;
 use crate::failure::{Failure, usage};
 use crate::output::{Output, warn};
 use crate::ranks::interrupt::Interrupts;
-use evaluated::{Evaluated, evaluate};
+use evaluated::{Evaluated, Galleries, evaluate};
 use open_run::OpenRun;
 use record::RunRecord;
 
@@ -89,7 +89,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         .zip(records)
         .map(|(folder, record)| {
             let opened = settings::layers(matches).and_then(|layers| OpenRun::open(folder, layers, true));
-            let evaluated = opened.and_then(|run| evaluate(&run, images));
+            let evaluated = opened.and_then(|run| evaluate(&run, Galleries { extremes: images, examples: 0 }));
             let evaluated = evaluated.map_err(|failure| failure.message().to_owned());
             if let Err(reason) = &evaluated {
                 warn(format_args!("{}: not evaluated: {reason}", folder.display()));

@@ -144,16 +144,9 @@ fn facts(run: &Reported) -> Vec<(&'static str, String)> {
     let best = record.best_epoch.as_ref().map(|epoch| format!(", epoch {} of {}", epoch.number(), record.epochs.len()));
     facts.push(("best", format!("{}{}", record.best, best.unwrap_or_default())));
     match &run.evaluated {
-        Ok(Evaluated { part, found, figures, .. }) => {
-            let images = counted(found.samples as usize, "image");
-            let figure = |(name, value): (&String, &f64)| format!("{name} {value:.4}, ");
-            let further: String = found.metrics.iter().map(figure).collect();
-            let accuracy = figures.as_ref().zip(found.accuracy).map(|(figures, accuracy)| {
-                let beside = balance::beside(&found.per_class, false);
-                format!("accuracy {}{}{beside}, ", percent(accuracy), figures.interval_text())
-            });
-            let accuracy = accuracy.unwrap_or_default();
-            facts.push((part, format!("{images}: {accuracy}{further}loss {:.4}", found.loss)));
+        Ok(evaluated) => {
+            let Evaluated { part, figures, .. } = evaluated;
+            facts.push((part, figures_line(evaluated)));
             let calibration = figures.as_ref().and_then(Figures::calibration_line);
             facts.extend(calibration.map(|line| ("probabilities", line)));
         }
@@ -164,6 +157,19 @@ fn facts(run: &Reported) -> Vec<(&'static str, String)> {
     }
     facts.extend(speed(record).map(|speed| ("speed", speed)));
     facts
+}
+
+/// The figures of an evaluation.
+pub fn figures_line(Evaluated { found, figures, .. }: &Evaluated) -> String {
+    let images = counted(found.samples as usize, "image");
+    let figure = |(name, value): (&String, &f64)| format!("{name} {value:.4}, ");
+    let further: String = found.metrics.iter().map(figure).collect();
+    let accuracy = figures.as_ref().zip(found.accuracy).map(|(figures, accuracy)| {
+        let beside = balance::beside(&found.per_class, false);
+        format!("accuracy {}{}{beside}, ", percent(accuracy), figures.interval_text())
+    });
+    let accuracy = accuracy.unwrap_or_default();
+    format!("{images}: {accuracy}{further}loss {:.4}", found.loss)
 }
 
 /// How fast training was, and what bounded it.
@@ -220,7 +226,8 @@ fn of_scores(evaluated: &Evaluated) -> Vec<String> {
     vec![curves(part, classes, scores, ranked), reliability_chart(part, calibration)]
 }
 
-fn images(title: &str, images: &[Shown]) -> Markup {
+/// Images with what is predicted of each, if there are any.
+pub fn images(title: &str, images: &[Shown]) -> Markup {
     html! {
         @if !images.is_empty() {
             h3 { (title) }
@@ -239,7 +246,8 @@ fn images(title: &str, images: &[Shown]) -> Markup {
                         figcaption {
                             b { (image.truth) }
                             @if image.truth != image.predicted { " predicted as " b { (image.predicted) } }
-                            ", " (percent(image.probability)) br;
+                            @if let Some(probability) = image.probability { ", " (percent(probability)) }
+                            br;
                             span.minor { (image.name) }
                         }
                     }

@@ -5,6 +5,7 @@ use enmasse_wording::counted;
 use maud::{Markup, html};
 
 use super::answers::{Neighbors, Sent};
+use super::board::Part;
 use super::model::Answer;
 use super::nearest::Nearest;
 use super::page::{Frame, RELOAD, address};
@@ -27,7 +28,7 @@ pub fn form(place: usize) -> Markup {
 pub fn answer(run: &Seen, sent: &Sent) -> String {
     let Answer { prediction, heatmap, explained } = sent.answer.as_ref();
     let own = own_address(sent);
-    let is_final = sent.neighbors.is_final();
+    let is_final = sent.is_final();
     let content = html! {
         div.images {
             figure {

@@ -6,11 +6,13 @@
 mod answer_page;
 mod answers;
 mod background;
+mod board;
 mod metrics;
 mod model;
 mod nearest;
 mod page;
 mod run;
+mod samples;
 mod series;
 mod watch;
 
@@ -29,11 +31,13 @@ use crate::failure::{Failure, failed};
 use crate::output::{Output, say};
 use crate::ranks::interrupt::Interrupts;
 use crate::web::{Request, Response, Server, Site, Stream};
-use answers::{Answers, Neighbors, Sent};
+use answers::{Answers, Neighbors};
 use background::Background;
+use board::Board;
 use model::Models;
 use page::CHARTS;
 use run::Seen;
+use samples::Samples;
 use watch::{Runs, Source, below};
 
 /// The flag of `train`.
@@ -125,7 +129,7 @@ struct Pages {
     /// Where runs are looked for.
     from: String,
     /// None beside training, whose processors it would take.
-    computing: Option<Arc<Computing>>,
+    computing: Option<Computing>,
 }
 
 /// What computes for the pages.
@@ -133,12 +137,13 @@ struct Computing {
     models: Models,
     background: Background,
     answers: Answers,
+    samples: Arc<Board<Samples>>,
 }
 
 impl Computing {
-    fn start() -> Result<Arc<Self>, Failure> {
+    fn start() -> Result<Self, Failure> {
         let (models, background) = (Models::start()?, Background::start()?);
-        Ok(Arc::new(Computing { models, background, answers: Answers::new() }))
+        Ok(Computing { models, background, answers: Answers::new(), samples: samples::board() })
     }
 }
 
@@ -147,6 +152,7 @@ impl Site for Pages {
         let parts: Vec<&str> = request.path.split('/').skip(1).collect();
         match (request.method.as_str(), parts.as_slice()) {
             ("POST", ["run", place, "image"]) => self.image(place, request).unwrap_or_else(Response::not_found),
+            ("POST", ["run", place, "predictions"]) => self.samples(place).unwrap_or_else(Response::not_found),
             ("POST", _) => Response::refused(StatusCode::METHOD_NOT_ALLOWED, "images are sent to the page of a run"),
             (_, [""]) => Response::page(page::all(&self.runs.all(), &self.from)),
             (_, ["style.css"]) => Response::style(&format!("{STYLE}{OWN_STYLE}")),
@@ -167,6 +173,10 @@ impl Pages {
         Some(match rest {
             [] => Response::page(page::one(place, &run, self.computing.is_some())),
             ["events"] => Response::events(self.events(Some(place))),
+            ["predictions"] => {
+                Response::page(samples::page(place, &run, self.computing.as_ref()?.samples.get(place as u64).as_ref()))
+            }
+            ["predictions", "events"] => Response::events(self.computing.as_ref()?.samples.events(place as u64)),
             ["image", number, rest @ ..] => return self.sent(place, &run, number.parse().ok()?, rest),
             ["curves.svg"] => Response::svg(page::curves(&run)),
             [file] => {
@@ -197,16 +207,24 @@ impl Pages {
 
     /// What belongs to an image that was sent.
     fn sent(&self, place: usize, run: &Seen, number: u64, rest: &[&str]) -> Option<Response> {
-        let computing = self.computing.as_ref()?;
-        let sent = computing.answers.get(place, number)?;
+        let board = &self.computing.as_ref()?.answers.board;
+        let sent = board.get(number).filter(|sent| sent.place == place)?;
         Some(match (rest, &sent.neighbors) {
             ([], _) => Response::page(answer_page::answer(run, &sent)),
-            (["events"], _) => Response::events(neighbor_events(computing.clone(), sent)),
+            (["events"], _) => Response::events(board.events(number)),
             ([near], Neighbors::Found(found)) => {
                 Response::png(found.images.get(near.parse::<usize>().ok()?)?.thumbnail.clone()?)
             }
             _ => return None,
         })
+    }
+
+    /// Has images predicted, and shows how far that is.
+    fn samples(&self, place: &str) -> Option<Response> {
+        let (place, computing) = (place.parse().ok()?, self.computing.as_ref()?);
+        let run = self.runs.get(place)?;
+        samples::ask(&computing.samples, place, run.paths.root().to_owned(), &computing.background);
+        Some(Response::page(samples::page(place, &run, computing.samples.get(place as u64).as_ref())))
     }
 
     /// The changing part of a page, now and after each change. A client that is too slow for them gets the latest one.
@@ -229,28 +247,6 @@ impl Pages {
             }
         })
     }
-}
-
-/// The neighbours of an image, until all are there.
-fn neighbor_events(computing: Arc<Computing>, mut sent: Sent) -> Stream {
-    Box::new(move |stream: &mut dyn Write| {
-        loop {
-            stream.write_all(event(&answer_page::neighbors(&sent).into_string()).as_bytes())?;
-            let version = sent.version;
-            while !sent.neighbors.is_final() && sent.version == version {
-                computing.answers.wait(sent.number, version, SILENCE);
-                // What is not kept any more does not change.
-                let Some(now) = computing.answers.get(sent.place, sent.number) else { return Ok(()) };
-                sent = now;
-                if sent.version == version {
-                    stream.write_all(b": still here\n\n")?;
-                }
-            }
-            if sent.version == version {
-                return Ok(());
-            }
-        }
-    })
 }
 
 /// Text as an event: each line of it has a name.

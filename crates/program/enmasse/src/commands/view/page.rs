@@ -104,11 +104,14 @@ fn row(place: usize, run: &Seen) -> Markup {
 }
 
 /// The page of a run.
-pub fn one(place: usize, run: &Seen, takes_images: bool) -> String {
+pub fn one(place: usize, run: &Seen, computes: bool) -> String {
     let content = html! {
         h1 { (run.name) }
         div #live data-events={ (address(place)) "/events" } { (one_live(place, run)) }
-        @if takes_images { (form(place)) }
+        @if computes {
+            (form(place))
+            p { a href={ (address(place)) "/predictions" } { "Sample predictions" } " of the validation part: mistakes, uncertain images, and others." }
+        }
         (settings(run))
     };
     let reload = (run.state == State::Running).then(|| RELOAD.to_owned());
