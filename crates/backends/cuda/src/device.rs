@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use enmasse_comm::Group;
 use enmasse_device::{
-    Device, DeviceError, DeviceRequest, Hosting, Memory, Program, Roofline, ShardSchedule, Summation, Tuned,
+    Device, DeviceError, DeviceRequest, DeviceUsage, Hosting, Memory, Program, Roofline, ShardSchedule, Summation,
+    Tuned,
 };
 use enmasse_graph::{Choices, FilterOrder, Mode, Plan, Plans};
 use enmasse_system::files::cache_folder;
@@ -199,6 +200,12 @@ impl Device for Cuda {
     fn free_memory(&self) -> Result<Option<usize>, DeviceError> {
         let [free, _] = self.gpu.context.memory()?;
         Ok(Some(free))
+    }
+
+    fn usage(&self) -> Option<DeviceUsage> {
+        let [free, total] = self.gpu.context.memory().ok()?;
+        let utilization = self.gpu.management.as_ref().and_then(Management::utilization);
+        Some(DeviceUsage { bytes: total.saturating_sub(free) as u64, utilization })
     }
 
     fn memory(&self, plans: &Plans, hosting: &Hosting) -> Result<Memory, DeviceError> {

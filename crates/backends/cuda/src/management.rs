@@ -21,6 +21,16 @@ struct Process {
     compute_instance: c_uint,
 }
 
+/// `nvmlUtilization_t`: percents of the driver's last sample, which takes between a sixth of a second and a second.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Utilization {
+    /// In which a kernel ran.
+    gpu: c_uint,
+    /// In which memory was read or written.
+    memory: c_uint,
+}
+
 functions! {
     /// What enmasse calls of NVML. A status is 0, or an error's number.
     struct Functions {
@@ -31,6 +41,7 @@ functions! {
         fn nvmlDeviceGetComputeRunningProcesses_v3(
             device: *mut c_void, count: *mut c_uint, processes: *mut Process,
         ) -> c_int;
+        fn nvmlDeviceGetUtilizationRates(device: *mut c_void, rates: *mut Utilization) -> c_int;
         fn nvmlDeviceGetCurrentClocksThrottleReasons(device: *mut c_void, reasons: *mut u64) -> c_int;
     }
 }
@@ -142,6 +153,14 @@ impl Management {
         let others = processes.into_iter().filter(|(pid, _)| !is_rank(*pid));
         let words: Vec<String> = others.map(|(pid, bytes)| describe(pid, bytes)).collect();
         (!words.is_empty()).then(|| words.join(", "))
+    }
+
+    /// The share of the driver's last sample in which a kernel ran; `None` if the driver does not tell.
+    pub fn utilization(&self) -> Option<f64> {
+        let mut rates = Utilization::default();
+        // SAFETY: the place is valid.
+        let result = unsafe { (self.functions.nvmlDeviceGetUtilizationRates)(self.device, &mut rates) };
+        (result == 0).then(|| f64::from(rates.gpu.min(100)) / 100.0)
     }
 
     /// Why the GPU is slower than it could be; `None` if it is not.

@@ -37,7 +37,7 @@ pub use error::DeviceError;
 pub use hosting::Hosting;
 pub use ledger::{Ledger, Ticket};
 pub use metrics::{LossScale, StepMetrics, first_non_finite, step_metrics};
-pub use program::{Device, Fill, InstructionSpan, Memory, Program, Read, StepInputs, Tuned, Which};
+pub use program::{Device, DeviceUsage, Fill, InstructionSpan, Memory, Program, Read, StepInputs, Tuned, Which};
 pub use request::{DeviceRequest, Summation};
 pub use roofline::{Bound, LeastTime, Roofline};
 pub use schedule::ShardSchedule;

@@ -86,6 +86,15 @@ pub struct Tuned {
     pub warning: Option<String>,
 }
 
+/// What a device with memory of its own says of itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeviceUsage {
+    /// Bytes of its memory that all programs on it hold.
+    pub bytes: u64,
+    /// The share of the last moments, at most a second, in which it computed anything: 0 to 1; `None` if it is not known.
+    pub utilization: Option<f64>,
+}
+
 /// Compiles plans to programs.
 pub trait Device: Send + Sync {
     /// The device's name with its settings, such as `cpu (avx512, 2 threads)`.
@@ -194,6 +203,11 @@ pub trait Device: Send + Sync {
     /// The free bytes of the device's own memory; `None` if programs take memory of the host.
     fn free_memory(&self) -> Result<Option<usize>, DeviceError> {
         Ok(None)
+    }
+
+    /// How much of its own memory is taken, and how busy it is; `None` if programs take memory of the host.
+    fn usage(&self) -> Option<DeviceUsage> {
+        None
     }
 
     /// The memory that a program of these plans would hold, which is not allocated.

@@ -3,7 +3,7 @@
 //
 // EMULATED_BUSY=GPU:PID:BYTES lists a process on a GPU, EMULATED_BUSY_COUNT times if that is set, and EMULATED_SLOW=GPU:BITS
 // says why the GPU lowers its clocks. EMULATED_NVML_ERROR is the status that a question about processes gets, and
-// EMULATED_DRIVER the version of the driver.
+// EMULATED_DRIVER the version of the driver. EMULATED_UTILIZATION is the percentage of the time in which each GPU computes.
 #include <cstdio>
 #include <cstdlib>
 
@@ -17,6 +17,10 @@ struct Process {
     unsigned pid;
     unsigned long long bytes;
     unsigned gpu_instance, compute_instance;
+};
+
+struct Utilization {
+    unsigned gpu, memory;
 };
 
 // A handle is the GPU's number, plus one.
@@ -68,6 +72,12 @@ EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count
     *count = of_gpu("EMULATED_BUSY", gpu_of(device), pid, bytes) ? times ? atoi(times) : 1 : 0;
     if (*count > room) return INSUFFICIENT_SIZE;
     for (unsigned i = 0; i < *count; ++i) processes[i] = {unsigned(pid), bytes, ~0u, ~0u};
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetUtilizationRates(void *, Utilization *rates) {
+    const char *gpu = getenv("EMULATED_UTILIZATION");
+    *rates = {gpu ? unsigned(atoi(gpu)) : 0, 0};
     return SUCCESS;
 }
 

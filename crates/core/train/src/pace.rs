@@ -83,16 +83,24 @@ impl Pace {
 
     /// The paces of all ranks, of which this is one rank's own. Every rank must call this after the same step.
     pub fn of_all(self, group: Option<&Group>) -> Result<Vec<Pace>, TrainError> {
-        let Some(group) = group else { return Ok(vec![self]) };
-        let own = [self.data, self.compute, self.other, self.ranks];
-        let mut all = vec![0.0; own.len() * group.world_size()];
-        group.all_gather(&own, &mut all)?;
-        let pace = |seconds: &[f64; 4]| {
-            let [data, compute, other, ranks] = *seconds;
-            Pace { data, compute, other, ranks }
-        };
-        Ok(all.as_chunks().0.iter().map(pace).collect())
+        Ok(gather(self.seconds(), group)?.into_iter().map(Pace::of).collect())
     }
+
+    pub fn seconds(self) -> [f64; 4] {
+        [self.data, self.compute, self.other, self.ranks]
+    }
+
+    pub fn of([data, compute, other, ranks]: [f64; 4]) -> Self {
+        Pace { data, compute, other, ranks }
+    }
+}
+
+/// The numbers of all ranks, of which these are one rank's own.
+pub(crate) fn gather<const N: usize>(own: [f64; N], group: Option<&Group>) -> Result<Vec<[f64; N]>, TrainError> {
+    let Some(group) = group else { return Ok(vec![own]) };
+    let mut all = vec![0.0; N * group.world_size()];
+    group.all_gather(&own, &mut all)?;
+    Ok(all.as_chunks().0.to_vec())
 }
 
 /// Measures the pace of this rank.
@@ -164,6 +172,17 @@ pub(crate) struct EpochPace {
     /// The mean over ranks of their wait for others, as a share of their time.
     pub rank_wait: f64,
     pub straggler: Option<Straggler>,
+    pub ranks: Vec<RankShares>,
+}
+
+/// Shares of a rank in an epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct RankShares {
+    /// Of the images: those of its shards.
+    pub images: f64,
+    /// Of its time.
+    pub data_wait: f64,
+    pub rank_wait: f64,
 }
 
 impl Paces {
@@ -194,10 +213,18 @@ impl Paces {
         let straggler = self.straggler(&epoch, all);
         self.learn(paces, steps);
         let share = |part: f64, pace: &Pace| part / pace.total().max(1e-9);
+        let shards: f64 = self.ranks.iter().map(|rank| rank.shards).sum();
+        let of_rank = |(rank, pace): (&RankPace, &Pace)| RankShares {
+            images: rank.shards / shards,
+            data_wait: share(pace.data, pace),
+            rank_wait: share(pace.ranks, pace),
+        };
+        let ranks: Vec<RankShares> = self.ranks.iter().zip(&epoch).map(of_rank).collect();
         EpochPace {
-            data_wait: epoch.iter().map(|pace| share(pace.data, pace)).fold(0.0, f64::max),
-            rank_wait: epoch.iter().map(|pace| share(pace.ranks, pace)).sum::<f64>() / epoch.len().max(1) as f64,
+            data_wait: ranks.iter().map(|rank| rank.data_wait).fold(0.0, f64::max),
+            rank_wait: ranks.iter().map(|rank| rank.rank_wait).sum::<f64>() / ranks.len().max(1) as f64,
             straggler,
+            ranks,
         }
     }
 
@@ -300,7 +327,9 @@ mod tests {
         assert_eq!((straggler.rank, straggler.times, straggler.waited), (1, 56.0 / 24.0, 32.0 / 60.0));
         // The time of a step is 1.4 s in this epoch, and was 0.8 s at best.
         assert!(straggler.past.is_some_and(|past| (past - 1.4 / 0.8).abs() < 1e-12));
-        assert_eq!((epoch.data_wait, epoch.rank_wait), (2.0 / 60.0, (36.0 + 4.0) / 60.0 / 2.0));
+        assert_eq!((epoch.data_wait, epoch.rank_wait), (2.0 / 60.0, (36.0 / 60.0 + 4.0 / 60.0) / 2.0));
+        let ranks: Vec<_> = epoch.ranks.iter().map(|rank| (rank.images, rank.data_wait, rank.rank_wait)).collect();
+        assert_eq!(ranks, [(0.5, 2.0 / 60.0, 36.0 / 60.0), (0.5, 0.0, 4.0 / 60.0)]);
         // The next epoch begins at zero, but knows how fast each rank was: 0.4 s.
         let next = paces.epoch(&uneven, 20);
         assert_eq!(next.straggler.and_then(|straggler| straggler.past), Some(5.0));

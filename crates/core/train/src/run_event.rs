@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::{BatchSearch, Best, Evaluation, LrSearch, Started, Straggler};
+use crate::{BatchSearch, Best, Evaluation, LrSearch, RankFigures, Started, Straggler};
 
 /// Where a resumed run goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -84,6 +84,9 @@ pub struct EpochRecord {
     /// The rank that the others waited for. The JSON object lacks it if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub straggler: Option<Straggler>,
+    /// What each rank did and took. The JSON object lacks it if it is not known.
+    #[serde(skip_serializing_if = "RankFigures::is_empty")]
+    pub ranks: RankFigures,
     /// With a scaled loss: the scale at the end of the epoch. The JSON object of another run lacks it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<f64>,
@@ -130,7 +133,7 @@ impl EpochRecord {
 /// The keys of an epoch's record that are not free for metrics, including that of its event.
 const EPOCH_RECORD_NAMES: &str = "event epoch train_loss train_accuracy val_loss val_accuracy balanced_accuracy val_macro_f1 \
     learning_rate images_per_second data_wait rank_wait seconds world_size partial unvalidated unreadable converted straggler \
-    loss_scale skipped_steps";
+    ranks loss_scale skipped_steps";
 
 /// Whether an epoch's record has a value of this name on its own.
 pub(crate) fn is_of_epoch_record(name: &str) -> bool {

@@ -76,7 +76,7 @@ mod tests {
 
     use super::*;
     use crate::callback::Steering;
-    use crate::{Bottleneck, Control, Straggler};
+    use crate::{Bottleneck, Control, RankFigures, Straggler};
 
     fn record(epoch: u64) -> EpochRecord {
         EpochRecord {
@@ -98,6 +98,7 @@ mod tests {
             unreadable: 0,
             converted: 0,
             straggler: None,
+            ranks: Default::default(),
             loss_scale: None,
             skipped_steps: 0,
             metrics: BTreeMap::new(),
@@ -129,8 +130,18 @@ mod tests {
         let more = format!(",\"partial\":true,\"unreadable\":2,\"converted\":4,{slow},\"val_top5\"");
         let rest = rest.replace(",\"val_top5\"", &more);
         assert_eq!(RunEvent::Epoch(&partial).to_line(), format!("{epoch}{rest}"));
-        let scaled = EpochRecord { loss_scale: Some(512.0), skipped_steps: 3, ..partial };
-        let rest = rest.replace(",\"val_top5\"", ",\"loss_scale\":512.0,\"skipped_steps\":3,\"val_top5\"");
+        let ranks = RankFigures {
+            images_per_second: vec![50.5, 49.5],
+            data_wait: vec![0.5, 0.0],
+            rank_wait: vec![0.0, 0.25],
+            resident_bytes: vec![1 << 40, 7],
+            device_bytes: vec![None, Some(3)],
+            device_utilization: Vec::new(),
+        };
+        let scaled = EpochRecord { ranks, loss_scale: Some(512.0), skipped_steps: 3, ..partial };
+        let ranks = r#""ranks":{"images_per_second":[50.5,49.5],"data_wait":[0.5,0.0],"rank_wait":[0.0,0.25],"resident_bytes":[1099511627776,7],"device_bytes":[null,3]}"#;
+        let more = format!(",{ranks},\"loss_scale\":512.0,\"skipped_steps\":3,\"val_top5\"");
+        let rest = rest.replace(",\"val_top5\"", &more);
         assert_eq!(RunEvent::Epoch(&scaled).to_line(), format!("{epoch}{rest}"));
     }
 
@@ -141,6 +152,7 @@ mod tests {
             unreadable: 1,
             converted: 1,
             straggler: Some(straggler()),
+            ranks: RankFigures { images_per_second: vec![1.0], ..RankFigures::default() },
             loss_scale: Some(1.0),
             skipped_steps: 1,
             ..record(0)

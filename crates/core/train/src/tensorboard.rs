@@ -253,6 +253,7 @@ mod tests {
             unreadable: 0,
             converted: 0,
             straggler: None,
+            ranks: Default::default(),
             loss_scale: Some(512.0),
             skipped_steps: 3,
             metrics: [("val_top5".to_owned(), 0.875), ("temperature".to_owned(), 36.5)].into(),

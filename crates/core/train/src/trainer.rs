@@ -34,6 +34,7 @@ use crate::loaded::LoadedBatch;
 use crate::lookahead::Lookahead;
 use crate::pace::{EpochPace, INTERVAL, Paces, Stopwatch};
 use crate::plans::{Objective, training_metrics};
+use crate::rank_figures::Usage;
 use crate::run_writer::RunWriter;
 use crate::schedule::OwnSchedule;
 use crate::stop::{Request, agree};
@@ -47,7 +48,8 @@ pub use steps::{Step, Steps};
 
 use crate::{
     Attempt, DoneRecord, EpochRecord, Evaluation, ModelFn, Monitor, Position, Preparation, ProgramConfig, Progress,
-    RankKind, RankMemory, Resumed, SaveReason, SettingOrigins, TrainConfig, TrainError, TrainingData, Tuning,
+    RankFigures, RankKind, RankMemory, Resumed, SaveReason, SettingOrigins, TrainConfig, TrainError, TrainingData,
+    Tuning,
 };
 
 /// Trains a model on a device, without a group or as one rank of a group.
@@ -172,6 +174,7 @@ struct EpochTimes {
     learning_rate: f64,
     images_per_second: f64,
     pace: EpochPace,
+    ranks: RankFigures,
     seconds: f64,
 }
 
@@ -278,6 +281,7 @@ impl Session {
             unreadable: self.bad_samples.known().len() as u64,
             converted: self.bad_samples.take_converted(),
             straggler: times.pace.straggler,
+            ranks: times.ranks,
             loss_scale,
             skipped_steps: self.position.skipped_steps,
             metrics: training.chain(validated).collect(),
@@ -449,9 +453,11 @@ impl Session {
         let group = trainer.group.as_ref();
         let seconds = epoch.began.elapsed().as_secs_f64();
         let images_per_second = (self.position.samples - epoch.first) as f64 / seconds;
-        let paces = epoch.stopwatch.lap(epoch.batches.waited(), group).of_all(group)?;
+        let pace = epoch.stopwatch.lap(epoch.batches.waited(), group);
+        let (paces, usages) = Usage::of(trainer.device.as_ref()).of_all(pace, group)?;
         let pace = self.paces.epoch(&paces, self.position.optimizer_step - epoch.compared);
-        Ok(EpochTimes { learning_rate: epoch.learning_rate, images_per_second, pace, seconds })
+        let ranks = RankFigures::new(&pace.ranks, &usages, images_per_second);
+        Ok(EpochTimes { learning_rate: epoch.learning_rate, images_per_second, pace, ranks, seconds })
     }
 
     /// Waits for the step in flight, and returns its metrics.

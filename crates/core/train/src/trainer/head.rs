@@ -21,7 +21,7 @@ use crate::head::Head;
 use crate::pace::EpochPace;
 use crate::stop::{Request, agree};
 use crate::weights::{load_all, read_chosen, write_tensors};
-use crate::{Features, Position, Progress, TrainError, TrainingData};
+use crate::{Features, Position, Progress, RankFigures, TrainError, TrainingData};
 
 /// Bytes that the features of a data set may take.
 const MAX_BYTES: usize = 4 << 30;
@@ -129,7 +129,8 @@ impl Session {
         };
         let seconds = began.elapsed().as_secs_f64();
         let images_per_second = (total + validation.len() as u64) as f64 / seconds;
-        let times = EpochTimes { learning_rate: 0.0, images_per_second, pace: EpochPace::default(), seconds };
+        let (pace, ranks) = (EpochPace::default(), RankFigures::default());
+        let times = EpochTimes { learning_rate: 0.0, images_per_second, pace, ranks, seconds };
         self.record_epoch(trainer, total, times)
     }
 

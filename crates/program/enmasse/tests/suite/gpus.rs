@@ -51,6 +51,31 @@ fn ranks_on_gpus_give_the_bits_of_one() {
 }
 
 #[test]
+fn epochs_say_how_full_and_how_busy_each_gpu_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
+    let Some(libraries) = enmasse_emulation::folder() else { return };
+    let mut command = program();
+    command.env_remove("CUDA_VISIBLE_DEVICES").env("ENMASSE_CUDA_LIBRARIES", libraries);
+    command.env("EMULATED_GPUS", "2").env("EMULATED_UTILIZATION", "37");
+    finish(command.args(arguments(&data, &run, &["--epochs", "1", "--devices", "gpu:2"]))).well();
+    let text = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+    let epoch: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    let ranks = &epoch["ranks"];
+    assert_eq!(ranks["device_utilization"], serde_json::json!([0.37, 0.37]), "{ranks}");
+    let numbers = |name: &str| -> Vec<f64> {
+        ranks[name].as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
+    };
+    for name in ["device_bytes", "resident_bytes"] {
+        let bytes = numbers(name);
+        assert!(bytes.len() == 2 && bytes.iter().all(|bytes| *bytes > f64::from(1 << 20)), "{name}: {ranks}");
+    }
+    let all = epoch["images_per_second"].as_f64().unwrap();
+    assert_eq!(numbers("images_per_second"), [all / 2.0; 2]);
+    assert_eq!(numbers("data_wait").into_iter().fold(0.0, f64::max), epoch["data_wait"].as_f64().unwrap());
+}
+
+#[test]
 fn with_dp_the_first_gpu_updates_for_all() {
     let folder = tempfile::tempdir().unwrap();
     let (data, place) = (images(folder.path(), 8), |name: &str| folder.path().join(name));

@@ -271,6 +271,34 @@ fn runs_are_listed_and_their_figures_are_for_prometheus_too() {
 }
 
 #[test]
+fn each_rank_has_its_figures() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = begun(folder.path(), "one", 1);
+    let metrics = Path::new(&run).join("metrics.jsonl");
+    // Of the third rank nothing is known, and no GPU tells how busy it is.
+    let ranks = "\"ranks\":{\"images_per_second\":[30.25,10.0,null],\"data_wait\":[0.5,0.0],\"rank_wait\":[0.0,0.25,null],\
+        \"resident_bytes\":[104857600,1],\"device_bytes\":[null,2097152]}";
+    let line = epoch(1, 0.5).replace("\"world_size\":1", &format!("\"world_size\":3,{ranks}"));
+    OpenOptions::new().append(true).open(&metrics).unwrap().write_all(line.as_bytes()).unwrap();
+    let served = Served::start(&[&run]);
+    let page = served.get("/run/0");
+    let row = |cells: &[&str]| format!("<tr><td>{}</td></tr>", cells.join("</td><td>"));
+    for cells in [
+        ["0", "30.2", "50.00 %", "0.00 %", "100.0 MiB", "–"],
+        ["1", "10.0", "0.00 %", "25.00 %", "0.0 MiB", "2.0 MiB"],
+        ["2", "–", "–", "–", "–", "–"],
+    ] {
+        assert!(page.contains(&row(&cells)), "{cells:?}: {page}");
+    }
+    assert!(page.contains(">GPU memory</th>") && !page.contains(">GPU use</th>"), "{page}");
+    let metrics = served.get("/metrics");
+    let figures: Vec<&str> = metrics.lines().filter(|line| line.starts_with("enmasse_rank_device_bytes{")).collect();
+    assert_eq!(figures, ["enmasse_rank_device_bytes{run=\"one\",rank=\"1\"} 2097152"]);
+    let figures = metrics.lines().filter(|line| line.starts_with("enmasse_rank_images_per_second{")).count();
+    assert_eq!((figures, metrics.matches("# TYPE enmasse_rank_").count()), (2, 5), "{metrics}");
+}
+
+#[test]
 fn an_image_is_predicted_and_its_classes_are_text() {
     let folder = tempfile::tempdir().unwrap();
     let data = images(folder.path(), 10);
@@ -280,6 +308,7 @@ fn an_image_is_predicted_and_its_classes_are_text() {
     enmasse(&[&["train", &data, "--out", &run], &model[..]].concat()).well();
     let served = Served::start(&[&run]);
     let page = served.get("/run/0");
+    assert!(page.contains("<h2>Ranks</h2>") && page.contains(" MiB</td>"), "{page}");
     assert!(page.contains(">finished<") && page.contains("confusion.svg") && page.contains("type=\"file\""), "{page}");
     assert!(served.get("/run/0/confusion.svg?after=1").contains("<svg"));
 

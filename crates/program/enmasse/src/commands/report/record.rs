@@ -33,6 +33,19 @@ pub struct Epoch {
     pub seconds: f64,
     pub world_size: usize,
     pub partial: bool,
+    pub ranks: Ranks,
+}
+
+/// What each rank did and took, a list by rank for each figure.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Ranks {
+    pub images_per_second: Vec<Option<f64>>,
+    pub data_wait: Vec<Option<f64>>,
+    pub rank_wait: Vec<Option<f64>>,
+    pub resident_bytes: Vec<Option<f64>>,
+    pub device_bytes: Vec<Option<f64>>,
+    pub device_utilization: Vec<Option<f64>>,
 }
 
 impl Epoch {

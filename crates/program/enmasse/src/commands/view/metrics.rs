@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::ranks::RANK_FIGURES;
 use super::run::{Seen, State};
 
 type Value = fn(&Seen) -> Option<f64>;
@@ -32,6 +33,21 @@ pub fn text(runs: &[Arc<Seen>]) -> String {
             values.map(|(run, value)| format!("enmasse_{name}{{run=\"{}\"}} {value}\n", escaped(run))).collect();
         if !lines.is_empty() {
             text += &format!("# HELP enmasse_{name} {help}\n# TYPE enmasse_{name} gauge\n{lines}");
+        }
+    }
+    for figure in RANK_FIGURES {
+        let of_run = |run: &Arc<Seen>| -> String {
+            let values = run.last.iter().flat_map(|epoch| (figure.values)(&epoch.ranks).iter().enumerate());
+            let values = values.filter_map(|(rank, value)| Some((rank, value.filter(|value| value.is_finite())?)));
+            let (name, run) = (figure.name, escaped(&run.name));
+            values
+                .map(|(rank, value)| format!("enmasse_rank_{name}{{run=\"{run}\",rank=\"{rank}\"}} {value}\n"))
+                .collect()
+        };
+        let lines: String = runs.iter().map(of_run).collect();
+        if !lines.is_empty() {
+            let (name, help) = (figure.name, figure.help);
+            text += &format!("# HELP enmasse_rank_{name} {help}\n# TYPE enmasse_rank_{name} gauge\n{lines}");
         }
     }
     text

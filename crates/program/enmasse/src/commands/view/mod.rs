@@ -11,6 +11,7 @@ mod metrics;
 mod model;
 mod nearest;
 mod page;
+mod ranks;
 mod run;
 mod samples;
 mod series;

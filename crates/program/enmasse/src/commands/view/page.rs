@@ -5,6 +5,7 @@ use enmasse_wording::{clock, counted};
 use maud::{DOCTYPE, Markup, html};
 
 use super::answer_page::form;
+use super::ranks;
 use super::run::{Seen, State};
 use crate::commands::report;
 use crate::report::percent;
@@ -164,6 +165,7 @@ pub fn one_live(place: usize, run: &Seen) -> Markup {
             h2 { "Training" }
             div.wide { (curves_image(place, run)) }
         }
+        @if let Some(epoch) = last { (ranks::table(&epoch.ranks)) }
         @let charts: Vec<_> = CHARTS.iter().filter(|chart| chart.path(run).is_file()).collect();
         @for chart in charts {
             h2 { (chart.title) }

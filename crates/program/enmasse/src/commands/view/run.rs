@@ -265,7 +265,7 @@ impl Epochs {
 /// Numbers of an epoch that have no place of their own.
 fn further(value: &Value) -> Vec<(String, f64)> {
     const PLACED: &str = "epoch train_loss val_loss train_accuracy val_accuracy learning_rate images_per_second data_wait \
-        rank_wait seconds world_size";
+        rank_wait seconds world_size ranks";
     let is_placed = |name: &str| PLACED.split_whitespace().any(|placed| placed == name);
     let own = value.as_object().into_iter().flatten().filter(|(name, _)| !is_placed(name));
     own.filter_map(|(name, value)| Some((name.clone(), value.as_f64()?))).collect()
