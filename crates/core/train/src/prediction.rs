@@ -61,10 +61,36 @@ impl Classifier {
         top: usize,
         reading: ReadOptions,
     ) -> Result<Vec<Prediction>, TrainError> {
+        let mut predictions = Vec::with_capacity(images.len());
+        let each = |name, logits: &[f64]| predictions.push(self.prediction(name, logits, top));
+        self.each_logits(program, images, reading, each)?;
+        Ok(predictions)
+    }
+
+    /// The same as numbers: of each image the probability of every class or label, or the predicted numbers, in the order of
+    /// [`Classifier::classes`].
+    pub fn outputs(
+        &self,
+        program: &mut dyn Program,
+        images: &[ImageSource],
+        reading: ReadOptions,
+    ) -> Result<Vec<Vec<f64>>, TrainError> {
+        let mut outputs = Vec::with_capacity(images.len());
+        self.each_logits(program, images, reading, |_, logits| outputs.push(self.decode(logits)))?;
+        Ok(outputs)
+    }
+
+    /// Calls `each` with the name and the logits of each image.
+    fn each_logits(
+        &self,
+        program: &mut dyn Program,
+        images: &[ImageSource],
+        reading: ReadOptions,
+        mut each: impl FnMut(String, &[f64]),
+    ) -> Result<(), TrainError> {
         let plan = &program.plans().evaluate;
         let (batch, bytes) = (plan.batch, plan.image().into_iter().product::<usize>());
         let mut resizer = Resizer::default();
-        let mut predictions = Vec::with_capacity(images.len());
         for (number, chunk) in images.chunks(batch).enumerate() {
             let first = number * batch;
             let mut pixels = vec![0; batch * bytes];
@@ -74,10 +100,9 @@ impl Classifier {
             }
             let logits = logits(program, pixels)?;
             let rows = logits.chunks_exact(self.classes.len());
-            let images = chunk.iter().zip(rows).zip(first..);
-            predictions.extend(images.map(|((image, logits), place)| self.prediction(image.name(place), logits, top)));
+            chunk.iter().zip(rows).zip(first..).for_each(|((image, logits), place)| each(image.name(place), logits));
         }
-        Ok(predictions)
+        Ok(())
     }
 
     /// What the model sees of the image in `bytes`, which `name` names in errors: the same pixels as in every other prediction.
@@ -141,16 +166,25 @@ impl Classifier {
         Ok(())
     }
 
+    /// From which probability on a label is predicted.
+    pub fn threshold(&self, label: usize) -> f64 {
+        self.thresholds.get(label).copied().unwrap_or(DEFAULT_THRESHOLD)
+    }
+
+    /// Probabilities or numbers of logits.
+    fn decode(&self, logits: &[f64]) -> Vec<f64> {
+        self.task.decode(&logits.iter().map(|logit| logit / self.temperature).collect::<Vec<_>>())
+    }
+
     fn prediction(&self, image: String, logits: &[f64], top: usize) -> Prediction {
-        let probabilities = self.task.decode(&logits.iter().map(|logit| logit / self.temperature).collect::<Vec<_>>());
+        let probabilities = self.decode(logits);
         if self.kind() == TaskKind::Regression {
             let value = |(name, value): (&String, f64)| PredictedValue { name: name.clone(), value };
             let values = self.classes.iter().zip(probabilities).map(value).collect();
             return Prediction { image, values, ..Prediction::default() };
         }
-        let threshold = |label: usize| self.thresholds.get(label).copied().unwrap_or(DEFAULT_THRESHOLD);
         let is_predicted =
-            |label: &usize| self.kind() == TaskKind::MultiLabel && probabilities[*label] >= threshold(*label);
+            |label: &usize| self.kind() == TaskKind::MultiLabel && probabilities[*label] >= self.threshold(*label);
         let labels = (0..probabilities.len()).filter(is_predicted).map(|label| self.classes[label].clone()).collect();
         let mut order: Vec<usize> = (0..logits.len()).collect();
         order.sort_by(|&a, &b| probabilities[b].total_cmp(&probabilities[a]));

@@ -4,9 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use enmasse_data::DataError;
-use enmasse_datasets::DataKind;
+use enmasse_datasets::{DataKind, TaskKind};
 use enmasse_device::{Device, DeviceRequest, Program};
 use enmasse_graph::Tensor;
+use enmasse_image::ReadOptions;
 use enmasse_train::{
     Classifier, Explainer, Heatmap, ImageSource, Prediction, Preparation, ProgramConfig, RunConfig, TrainConfig,
     TrainError,
@@ -15,10 +16,7 @@ use enmasse_train::{
 /// The classes that [`TrainedModel::predict`] names, at most.
 const NAMED: usize = 5;
 
-/// Images that are computed at once, at most.
-const MAX_BATCH: usize = 64;
-
-/// The best weights of a run on a device. Images are files, or the bytes of files in memory.
+/// The best weights of a run on a device. Images are files, the bytes of files in memory, or pixels.
 ///
 /// ```no_run
 /// use enmasse::prelude::*;
@@ -35,7 +33,7 @@ const MAX_BATCH: usize = 64;
 pub struct TrainedModel {
     classifier: Classifier,
     device: Arc<dyn Device>,
-    model: Box<dyn Fn(Tensor, usize) -> Tensor>,
+    model: Box<dyn Fn(Tensor, usize) -> Tensor + Send>,
     /// For one image.
     program: Box<dyn Program>,
     /// For several, once there were several.
@@ -45,6 +43,9 @@ pub struct TrainedModel {
 }
 
 impl TrainedModel {
+    /// Images that are computed at once, at most.
+    pub const MAX_BATCH: usize = 64;
+
     /// Opens a run folder or a checkpoint of a model that [`crate::models`] has, on the kind of device that the run used. Probabilities
     /// have the temperature that `enmasse eval` kept in the run folder, if it did.
     pub fn open(run: impl AsRef<Path>) -> Result<Self, TrainError> {
@@ -62,12 +63,12 @@ impl TrainedModel {
     /// Opens a run of a program's own model, given the function that it was trained with.
     pub fn open_own(
         run: impl AsRef<Path>,
-        model: impl Fn(Tensor, usize) -> Tensor + 'static,
+        model: impl Fn(Tensor, usize) -> Tensor + Send + 'static,
     ) -> Result<Self, TrainError> {
         Self::compile(open(run.as_ref())?, Box::new(model))
     }
 
-    fn compile(classifier: Classifier, model: Box<dyn Fn(Tensor, usize) -> Tensor>) -> Result<Self, TrainError> {
+    fn compile(classifier: Classifier, model: Box<dyn Fn(Tensor, usize) -> Tensor + Send>) -> Result<Self, TrainError> {
         let RunConfig { train, program: ProgramConfig { devices, isa, .. } } = &classifier.configuration;
         let kind = devices.as_ref().map_or(crate::devices::KINDS[0].name, |devices| devices.kind.as_str());
         let request = DeviceRequest { isa: isa.clone(), exact: train.exact, ..DeviceRequest::default() };
@@ -76,15 +77,35 @@ impl TrainedModel {
         Ok(TrainedModel { classifier, device, model, program, batched: None, explainer: None })
     }
 
-    /// The names of the classes, by label.
+    /// The names of the classes, by label, of the labels or of the numbers.
     pub fn classes(&self) -> &[String] {
         &self.classifier.classes
+    }
+
+    /// What it predicts of an image.
+    pub fn task(&self) -> TaskKind {
+        self.classifier.kind()
+    }
+
+    /// The model's name.
+    pub fn architecture(&self) -> &str {
+        &self.classifier.model
+    }
+
+    /// Height and width of the images that the model sees.
+    pub fn size(&self) -> usize {
+        self.classifier.transform.size
+    }
+
+    /// From which probability on each label is predicted, by its number.
+    pub fn thresholds(&self) -> Vec<f64> {
+        (0..self.classes().len()).map(|label| self.classifier.threshold(label)).collect()
     }
 
     /// The most probable classes of an image, at most five. It is a path, or the bytes of a file, and is prepared as validation
     /// images were.
     pub fn predict<'a>(&mut self, image: impl Into<ImageSource<'a>>) -> Result<Prediction, TrainError> {
-        let reading = self.classifier.configuration.train.reading();
+        let reading = self.reading();
         let mut predictions = self.classifier.predict(self.program.as_mut(), &[image.into()], NAMED, reading)?;
         predictions.pop().ok_or(TrainError::NotFitted)
     }
@@ -97,13 +118,36 @@ impl TrainedModel {
         images: impl IntoIterator<Item = impl Into<ImageSource<'a>>>,
     ) -> Result<Vec<Prediction>, TrainError> {
         let images: Vec<ImageSource> = images.into_iter().map(Into::into).collect();
-        let wanted = images.len().next_power_of_two().min(MAX_BATCH);
-        let program = match &mut self.batched {
-            _ if wanted == 1 => &mut self.program,
-            Some(program) if program.plans().evaluate.batch >= wanted => program,
-            batched => batched.insert(self.classifier.program(&self.model, self.device.as_ref(), wanted)?),
-        };
-        self.classifier.predict(program.as_mut(), &images, NAMED, self.classifier.configuration.train.reading())
+        let reading = self.reading();
+        let (classifier, program) = self.program_of(images.len())?;
+        classifier.predict(program, &images, NAMED, reading)
+    }
+
+    /// The same as numbers: of each image the probability of every class or label, or the predicted numbers, in the order of
+    /// [`TrainedModel::classes`].
+    pub fn outputs<'a>(
+        &mut self,
+        images: impl IntoIterator<Item = impl Into<ImageSource<'a>>>,
+    ) -> Result<Vec<Vec<f64>>, TrainError> {
+        let images: Vec<ImageSource> = images.into_iter().map(Into::into).collect();
+        let reading = self.reading();
+        let (classifier, program) = self.program_of(images.len())?;
+        classifier.outputs(program, &images, reading)
+    }
+
+    /// How image files are read.
+    pub fn reading(&self) -> ReadOptions {
+        self.classifier.configuration.train.reading()
+    }
+
+    /// The program for so many images, compiled if there is none whose batch is large enough.
+    fn program_of(&mut self, images: usize) -> Result<(&Classifier, &mut dyn Program), TrainError> {
+        let wanted = images.next_power_of_two().min(Self::MAX_BATCH);
+        if wanted > 1 && self.batched.as_ref().is_none_or(|program| program.plans().evaluate.batch < wanted) {
+            self.batched = Some(self.classifier.program(&self.model, self.device.as_ref(), wanted)?);
+        }
+        let batched = self.batched.as_mut().filter(|_| wanted > 1);
+        Ok((&self.classifier, batched.unwrap_or(&mut self.program).as_mut()))
     }
 
     /// Where in an image a class comes from: the most probable one, or that of a label. It is Grad-CAM, and of vision transformers the
@@ -123,7 +167,7 @@ impl TrainedModel {
         image: impl Into<ImageSource<'a>>,
         class: Option<usize>,
     ) -> Result<Heatmap, TrainError> {
-        let (image, reading) = (image.into(), self.classifier.configuration.train.reading());
+        let (image, reading) = (image.into(), self.reading());
         let class = match class {
             Some(class) => class,
             None => {
@@ -137,7 +181,8 @@ impl TrainedModel {
             Some(explainer) => explainer,
             explainer => explainer.insert(self.classifier.explainer(&self.model, self.device.as_ref())?),
         };
-        explainer.explain(&image.read(0, reading).map_err(DataError::from)?, class)
+        let image = image.read(0, reading).map_err(DataError::from)?;
+        explainer.explain(&image, class)
     }
 }
 

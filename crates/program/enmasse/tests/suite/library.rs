@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use crate::common::{enmasse, finish, images, plain_environment, program, refused};
+use enmasse::data::decode;
 use enmasse::prelude::*;
 use enmasse::train::Prediction;
 
@@ -57,6 +58,16 @@ fn bytes_and_batches_are_predicted_as_files_are() {
             assert!((one.probability - other.probability).abs() < 1e-6, "{one:?} {other:?}");
         }
     }
+    // Pixels are predicted as their files are, and every class has its probability.
+    let pixels: Vec<Image> = paths.iter().map(|path| decode::open(path, model.reading()).unwrap()).collect();
+    let outputs = model.outputs(&pixels).unwrap();
+    for (found, outputs) in batch.iter().zip(&outputs) {
+        let own: Vec<f64> = found.top.iter().map(|guess| outputs[guess.index]).collect();
+        assert_eq!(own, found.top.iter().map(|guess| guess.probability).collect::<Vec<_>>());
+        assert_eq!(outputs.len(), 3);
+    }
+    assert_eq!(model.predict(&pixels[0]).unwrap().top, alone[0].top);
+
     // More than fit a batch, and none.
     let many: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).cycle().take(70).collect();
     let found = model.predict_batch(many).unwrap();
