@@ -17,5 +17,5 @@ mod needs;
 mod port;
 
 pub use logged::logged;
-pub use needs::{Need, browser, cuda, loggers, mpirun, pytorch, s3, skip, time, weights};
+pub use needs::{Need, browser, cuda, loggers, mpirun, notebook, pytorch, s3, skip, time, weights};
 pub use port::free_port;

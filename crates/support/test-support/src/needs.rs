@@ -26,6 +26,8 @@ pub enum Need {
     Browser,
     /// A Python with TensorBoard and MLflow's client.
     Loggers,
+    /// A Python with numpy, mypy, and nbclient with a kernel of its own.
+    Notebook,
     /// A Slurm cluster of several nodes.
     Slurm,
     /// A network of several hosts.
@@ -61,6 +63,7 @@ impl Need {
             Need::Weights => "weights",
             Need::Browser => "browser",
             Need::Loggers => "loggers",
+            Need::Notebook => "notebook",
             Need::Slurm => "slurm",
             Need::Hosts => "hosts",
             Need::OpenMpi => "openmpi",
@@ -202,6 +205,16 @@ pub fn loggers() -> Option<PathBuf> {
     let python = std::env::var_os("ENMASSE_TEST_LOGGERS").filter(|python| !python.is_empty());
     if python.is_none() {
         skip(Need::Loggers, "ENMASSE_TEST_LOGGERS names no Python");
+    }
+    python.map(PathBuf::from)
+}
+
+/// The Python with numpy, mypy and nbclient that `ENMASSE_TEST_NOTEBOOK` names, as `.ci/notebook` makes it. If there is none, the test is in
+/// the table.
+pub fn notebook() -> Option<PathBuf> {
+    let python = std::env::var_os("ENMASSE_TEST_NOTEBOOK").filter(|python| !python.is_empty());
+    if python.is_none() {
+        skip(Need::Notebook, "ENMASSE_TEST_NOTEBOOK names no Python");
     }
     python.map(PathBuf::from)
 }

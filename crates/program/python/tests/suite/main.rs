@@ -1,0 +1,4 @@
+//! One program of tests: the Python package by Python itself.
+
+mod package;
+mod settings;
