@@ -111,8 +111,8 @@ class Predictions(Sequence[Prediction]):
 
 
 class Model:
-    """The best weights of a run, on the kind of device that trained them. Threads may share it; they wait for each other. A process that
-    was forked from this one loads its own."""
+    """The best weights of a run on a device. Threads may share it; they wait for each other. A process that was forked from this one
+    loads its own."""
 
     #: The run folder, or the checkpoint.
     run: Path
@@ -125,8 +125,8 @@ class Model:
     #: Height and width of the images that the model sees. Others are resized.
     size: int
 
-    def __init__(self, run: str | os.PathLike[str]) -> None:
-        self._model = _native.Model(run)
+    def __init__(self, run: str | os.PathLike[str], device: str | None = None) -> None:
+        self._model = _native.Model(run, device)
         self.run = Path(run)
         self.architecture, self.classes = self._model.architecture, self._model.classes
         self.task, self.size = self._model.task, self._model.size
@@ -185,10 +185,11 @@ def readable(image: Any) -> str | os.PathLike[str] | bytes | NDArray[numpy.uint8
     return numpy.ascontiguousarray(numpy.broadcast_to(array, (*array.shape[:2], 3)))
 
 
-def load(run: str | os.PathLike[str]) -> Model:
-    """Loads the best weights of a run folder, or a checkpoint.
+def load(run: str | os.PathLike[str], device: str | None = None) -> Model:
+    """Loads the best weights of a run folder, or a checkpoint, on the kind of device that trained them, or on `device`: `cpu` where there
+    is no GPU, or `gpu`.
 
     >>> model = enmasse.load("runs/flowers")
     >>> model.predict("rose.jpg").top[0].class_name
     """
-    return Model(run)
+    return Model(run, device)

@@ -21,6 +21,9 @@ log = logging.getLogger("enmasse")
 #: Lines of the program that an error without a line of its own quotes.
 QUOTED = 10
 
+#: Codes of a program that was interrupted before its first step, and before it could say so.
+INTERRUPTED = (130, -signal.SIGINT)
+
 
 class Record(Mapping[str, Any]):
     """What the program prints as a JSON object. Its keys are those of docs/json.md."""
@@ -187,7 +190,7 @@ class Training(Iterator[Epoch]):
             try:
                 for line in self._process.stdout:
                     self._pending.append(self._keep(json.loads(line)))
-                self._process.wait()
+                code = self._process.wait()
                 break
             except KeyboardInterrupt as again:
                 self._process.send_signal(signal.SIGINT)
@@ -195,6 +198,8 @@ class Training(Iterator[Epoch]):
         self._close()
         if interrupted:
             raise interrupted
+        if self.result is None and code not in INTERRUPTED:
+            raise failure(code, self._lines)
 
     def _close(self) -> None:
         self._ended = True
@@ -216,7 +221,9 @@ def report(stream: TextIO, lines: deque[str]) -> None:
 
 
 def end(process: "subprocess.Popen[str]", reader: threading.Thread) -> None:
-    """Ends a run that nothing refers to."""
+    """Ends a run that nothing refers to, but not in a fork of the process that has it."""
+    if process.poll() is not None:
+        return
     process.send_signal(signal.SIGINT)
     assert process.stdout
     with process.stdout:

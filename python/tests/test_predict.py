@@ -46,6 +46,11 @@ class Predict(Case):
         self.assertEqual([guess.index for guess in prediction.top_k(1)], [int(prediction.probabilities.argmax())])
         self.assertEqual((prediction.labels, prediction.values), ([], {}))
 
+    def test_another_device(self):
+        image = pixels(2, 3)
+        found = enmasse.load(self.run_folder, device="reference").predict(image).probabilities
+        numpy.testing.assert_allclose(found, self.model.predict(image).probabilities, rtol=0, atol=1e-5)
+
     def test_several_images(self):
         paths = [self.data / name / "002.png" for name in CLASSES] + [self.data / "dark/004.png"]
         predictions = self.model.predict(paths)
@@ -76,15 +81,18 @@ class Predict(Case):
                 self.model.predict(image)
         with self.assertRaisesRegex(enmasse.Error, "nowhere"):
             enmasse.load(self.folder / "nowhere")
+        with self.assertRaisesRegex(enmasse.Error, "no device of kind tpu"):
+            enmasse.load(self.run_folder, device="tpu")
 
     def test_other_threads_run_meanwhile(self):
         # No thread is made to wait for another by time: the main one goes on only where a prediction lets it.
         interval = sys.getswitchinterval()
         self.addCleanup(sys.setswitchinterval, interval)
-        image, predicts, found = pixels(0, 1), [False], threading.Event()
+        # Of an array Python's own code is asked, too, which may let others run.
+        image, predicts, found = png(pixels(0, 1)), [False], threading.Event()
 
         def predict():
-            for _ in range(5000):
+            for _ in range(200):
                 predicts[0] = True
                 self.model._model.outputs([image])
                 predicts[0] = False

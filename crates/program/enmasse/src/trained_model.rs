@@ -49,15 +49,12 @@ impl TrainedModel {
     /// Opens a run folder or a checkpoint of a model that [`crate::models`] has, on the kind of device that the run used. Probabilities
     /// have the temperature that `enmasse eval` kept in the run folder, if it did.
     pub fn open(run: impl AsRef<Path>) -> Result<Self, TrainError> {
-        let classifier = open(run.as_ref())?;
-        let Ok(model) = enmasse_models::find(&classifier.model) else {
-            return Err(TrainError::Weights(format!(
-                "{}: its model \"{}\" was defined by the program that trained it: open it there, by TrainedModel::open_own",
-                run.as_ref().display(),
-                classifier.model
-            )));
-        };
-        Self::compile(classifier, Box::new(move |x, classes| model.forward(x, classes)))
+        Self::open_zoo(run.as_ref(), None)
+    }
+
+    /// The same on another kind of device: `cpu` for a run that trained on GPUs, where there are none.
+    pub fn open_on(run: impl AsRef<Path>, kind: &str) -> Result<Self, TrainError> {
+        Self::open_zoo(run.as_ref(), Some(kind))
     }
 
     /// Opens a run of a program's own model, given the function that it was trained with.
@@ -65,13 +62,32 @@ impl TrainedModel {
         run: impl AsRef<Path>,
         model: impl Fn(Tensor, usize) -> Tensor + Send + 'static,
     ) -> Result<Self, TrainError> {
-        Self::compile(open(run.as_ref())?, Box::new(model))
+        Self::compile(open(run.as_ref())?, None, Box::new(model))
     }
 
-    fn compile(classifier: Classifier, model: Box<dyn Fn(Tensor, usize) -> Tensor + Send>) -> Result<Self, TrainError> {
+    fn open_zoo(run: &Path, kind: Option<&str>) -> Result<Self, TrainError> {
+        let classifier = open(run)?;
+        let Ok(model) = enmasse_models::find(&classifier.model) else {
+            return Err(TrainError::Weights(format!(
+                "{}: its model \"{}\" was defined by the program that trained it: open it there, by TrainedModel::open_own",
+                run.display(),
+                classifier.model
+            )));
+        };
+        Self::compile(classifier, kind, Box::new(move |x, classes| model.forward(x, classes)))
+    }
+
+    fn compile(
+        classifier: Classifier,
+        kind: Option<&str>,
+        model: Box<dyn Fn(Tensor, usize) -> Tensor + Send>,
+    ) -> Result<Self, TrainError> {
         let RunConfig { train, program: ProgramConfig { devices, isa, .. } } = &classifier.configuration;
-        let kind = devices.as_ref().map_or(crate::devices::KINDS[0].name, |devices| devices.kind.as_str());
-        let request = DeviceRequest { isa: isa.clone(), exact: train.exact, ..DeviceRequest::default() };
+        let own = devices.as_ref().map_or(crate::devices::KINDS[0].name, |devices| devices.kind.as_str());
+        let kind = kind.unwrap_or(own);
+        // Its level is that of the run's own kind.
+        let isa = isa.clone().filter(|_| kind == own);
+        let request = DeviceRequest { isa, exact: train.exact, ..DeviceRequest::default() };
         let device = crate::devices::open(kind, &request)?;
         let program = classifier.program(&model, device.as_ref(), 1)?;
         Ok(TrainedModel { classifier, device, model, program, batched: None, explainer: None })

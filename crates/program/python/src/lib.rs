@@ -56,10 +56,14 @@ struct Model {
 
 #[pymethods]
 impl Model {
-    /// Opens a run folder or a checkpoint.
+    /// Opens a run folder or a checkpoint, on the kind of device that the run used or on another one.
     #[new]
-    fn open(py: Python<'_>, run: PathBuf) -> PyResult<Self> {
-        let model = py.detach(|| TrainedModel::open(run)).map_err(raised)?;
+    fn open(py: Python<'_>, run: PathBuf, device: Option<String>) -> PyResult<Self> {
+        let open = || match &device {
+            Some(kind) => TrainedModel::open_on(&run, kind),
+            None => TrainedModel::open(&run),
+        };
+        let model = py.detach(open).map_err(raised)?;
         Ok(Model {
             process: std::process::id(),
             classes: model.classes().to_vec(),
@@ -107,8 +111,8 @@ impl Model {
 enum GivenImage {
     /// The content of a file.
     File(PyBackedBytes),
-    Path(PathBuf),
     Pixels(Pixels),
+    Path(PathBuf),
 }
 
 impl GivenImage {
