@@ -127,14 +127,24 @@ class Train(Case):
         self.assertTrue((self.folder / "behind/checkpoints/last.safetensors").exists())
 
     def test_ctrl_c_saves(self):
-        script = SCRIPT + "training.wait()\n"
+        script = SCRIPT + """
+try:
+    training.wait()
+except KeyboardInterrupt:
+    print(training.result.stopped, flush=True)
+    raise
+"""
         command = [sys.executable, "-c", script, self.data, self.folder / "interrupted"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        # A terminal sends the signal to all of a group. The program would end at once by two of them.
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, process_group=0, **pipes) as process:
             pid = int(process.stdout.readline())
-            process.send_signal(signal.SIGINT)
-            _, said = process.communicate()
-        self.assertEqual(process.returncode, -signal.SIGINT)
-        self.assertIn("KeyboardInterrupt", said)
+            group = os.getpgid(pid)
+            os.killpg(process.pid, signal.SIGINT)
+            said, errors = process.communicate()
+        self.assertNotEqual(group, process.pid)
+        self.assertEqual((process.returncode, said), (-signal.SIGINT, "True\n"))
+        self.assertIn("KeyboardInterrupt", errors)
         self.assertFalse(is_running(pid))
         resumed = enmasse.train(resume=self.folder / "interrupted", max_steps=1)
         self.assertIsNotNone(resumed.wait())
