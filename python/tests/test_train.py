@@ -127,7 +127,8 @@ class Train(Case):
         self.assertTrue((self.folder / "behind/checkpoints/last.safetensors").exists())
 
     def test_ctrl_c_saves(self):
-        script = SCRIPT + """
+        # A shell without a terminal has what it starts in the background ignore the signal.
+        script = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n" + SCRIPT + """
 try:
     training.wait()
 except KeyboardInterrupt:
