@@ -107,7 +107,7 @@ def dependencies():
     """The crates of the workspace, each with its folder and its own crates as dependencies; dev-dependencies are left out."""
     for manifest in sorted(ROOT.glob("crates/*/*/Cargo.toml")):
         names = tomllib.loads(manifest.read_text()).get("dependencies", {})
-        own = {name.removeprefix("enmasse-") for name in names if name.startswith("enmasse-")}
+        own = {name.removeprefix("enmasse-") for name in names if name == "enmasse" or name.startswith("enmasse-")}
         yield manifest.parent.name, manifest.parent.parent.name, own
 
 

@@ -3,7 +3,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy
 from numpy.typing import NDArray
@@ -13,9 +13,6 @@ from ._error import Error
 
 if TYPE_CHECKING:
     import torch
-
-#: An image: a path, the content of a file, an RGB or grey array of bytes, or an image of Pillow.
-Image = Union[str, os.PathLike[str], bytes, NDArray[numpy.uint8], Any]
 
 
 @dataclass(frozen=True)

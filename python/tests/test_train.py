@@ -54,6 +54,10 @@ class Train(Case):
         for line in ["mean = [0.5, 0.4, 0.3]", 'opt_arg = ["betas=0.8,0.9"]', "limit_train_batches = 0.5"]:
             self.assertIn(line, settings)
 
+    def test_the_module_is_the_program(self):
+        said = subprocess.run([sys.executable, "-m", "enmasse", "--version"], check=True, capture_output=True, text=True).stdout
+        self.assertRegex(said, r"^enmasse \d")
+
     def test_an_epoch_without_validation_has_no_figures(self):
         epochs = list(enmasse.train(self.data, out=self.folder / "rare", epochs=2, val_every=2, **SMALL))
         self.assertEqual([epoch.val_accuracy is None for epoch in epochs], [True, False])
