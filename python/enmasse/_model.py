@@ -142,7 +142,8 @@ class Model:
 
         An image is a path, the bytes of a JPEG, PNG, WebP, BMP or GIF file, an array of bytes (uint8) `[height, width, 3]`, or of grey
         `[height, width]` or `[height, width, 1]`, or an image of Pillow. A list of these, or an array `[images, height, width, channels]`,
-        gives a list. Images are prepared as those of validation were, and the numbers are those of `enmasse predict RUN --json`.
+        gives a list. Images are prepared as those of validation were. The numbers of one image are those of `enmasse predict RUN --json`, to
+        the last bit; in a list the size of the batch may change the last bits.
 
         Other threads of Python run meanwhile. An image that cannot be read raises `Error`.
         """
