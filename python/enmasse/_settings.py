@@ -1,6 +1,6 @@
 """The settings of `enmasse.train`, made from the program's table of settings. Do not edit it:
 
-    ENMASSE_WRITE_SETTINGS=1 cargo test -p enmasse-python settings
+    WRITE_SETTINGS=1 cargo test -p enmasse-python settings
 """
 import os
 from collections.abc import Mapping, Sequence

@@ -8,7 +8,7 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../python/enmasse
 
 const HEAD: &str = r#""""The settings of `enmasse.train`, made from the program's table of settings. Do not edit it:
 
-    ENMASSE_WRITE_SETTINGS=1 cargo test -p enmasse-python settings
+    WRITE_SETTINGS=1 cargo test -p enmasse-python settings
 """
 import os
 from collections.abc import Mapping, Sequence
@@ -93,9 +93,9 @@ fn page() -> String {
 
 #[test]
 fn the_keywords_of_the_package_are_the_settings() {
-    if std::env::var_os("ENMASSE_WRITE_SETTINGS").is_some() {
+    if std::env::var_os("WRITE_SETTINGS").is_some() {
         fs::write(FILE, page()).unwrap();
     }
     let written = fs::read_to_string(FILE).unwrap_or_default();
-    assert!(written == page(), "{FILE} is stale: ENMASSE_WRITE_SETTINGS=1 cargo test -p enmasse-python settings");
+    assert!(written == page(), "{FILE} is stale: WRITE_SETTINGS=1 cargo test -p enmasse-python settings");
 }
