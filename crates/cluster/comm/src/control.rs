@@ -19,7 +19,7 @@ use crate::failure::{Failure, Relay};
 use crate::flight::{FlightRecorder, Standing};
 use crate::locks::lock;
 use crate::net::link::Link;
-use crate::net::mac::Altered;
+use crate::net::record::Altered;
 use crate::net::{configure, readable};
 
 const HEARTBEAT: u8 = 1;

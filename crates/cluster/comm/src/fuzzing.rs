@@ -12,7 +12,7 @@ use crate::control::Message;
 use crate::flight::Standing;
 use crate::net::handshake::{Introduction, Reception, introduce};
 use crate::net::link::{FRAME_LIMIT, read_frame, write_frame};
-use crate::net::mac::{Altered, Inbound, Outbound};
+use crate::net::record::{Altered, Cipher, Inbound, Outbound};
 use crate::operation::{HEADER_BYTES, Header};
 use crate::rendezvous::agent_store::AgentStore;
 use crate::rendezvous::form::RankInfo;
@@ -23,7 +23,14 @@ use crate::transport::frames::{Receiving, Sending};
 use crate::transport::queue::{Bytes, Queue};
 
 const LIMIT: Duration = Duration::from_secs(10);
-const KEY: [u8; 32] = [1; 32];
+
+fn outbound() -> Outbound {
+    Outbound::new(Cipher::Aes128Gcm, [1; 32])
+}
+
+fn inbound() -> Inbound {
+    Inbound::new(Cipher::Aes128Gcm, [1; 32], "link".into())
+}
 
 /// A cause is written as it was read, within its limit, and prints as one line.
 pub fn cause(bytes: &[u8]) {
@@ -87,15 +94,17 @@ pub fn card(bytes: &[u8]) {
 /// Frames of a peer that does not hold the key are refused. Those of one that does arrive as they were sent, or are
 /// refused for their length.
 pub fn frames(bytes: &[u8]) {
-    let inbound = || Inbound::new(&KEY, "link".into());
     let stranger = read_frame(bytes, &mut inbound(), FRAME_LIMIT).unwrap_err();
     assert!(Altered::is(&stranger) || stranger.kind() == ErrorKind::UnexpectedEof);
 
     let Some((&[l0, l1, l2, l3, kind], payload)) = bytes.split_first_chunk() else { return };
     // A right head with any length, and then what is left of the input.
-    let mut outbound = Outbound::new(&KEY);
-    let head = [l0, l1, l2, l3, kind];
-    let wire = [&head[..], &outbound.seal(&head), payload, &outbound.seal(payload)].concat();
+    let (mut sealing, mut wire) = (outbound(), vec![]);
+    for record in [&[l0, l1, l2, l3, kind][..], payload] {
+        let mut bytes = record.to_vec();
+        let tag = sealing.seal(&mut bytes);
+        wire.extend([&bytes[..], &tag].concat());
+    }
     let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
     match read_frame(&wire[..], &mut inbound(), FRAME_LIMIT) {
         Ok(frame) => assert!(frame.kind == kind && frame.payload == payload[..length]),
@@ -103,7 +112,7 @@ pub fn frames(bytes: &[u8]) {
     }
 
     let mut wire = vec![];
-    write_frame(&mut wire, &mut Outbound::new(&KEY), kind, payload).unwrap();
+    write_frame(&mut wire, &mut outbound(), kind, payload).unwrap();
     let frame = read_frame(&wire[..], &mut inbound(), FRAME_LIMIT).unwrap();
     assert!(frame.kind == kind && frame.payload == payload);
 }
@@ -113,7 +122,7 @@ pub fn frames(bytes: &[u8]) {
 pub fn message(bytes: &[u8]) {
     let Some((&[a0, a1, change], message)) = bytes.split_first_chunk() else { return };
     let mut wire = vec![];
-    let (mut sending, mut queue) = (Sending::new(Outbound::new(&KEY)), Queue::new(1));
+    let (mut sending, mut queue) = (Sending::new(outbound()), Queue::new(1));
     // SAFETY: `message` outlives the queue's use, and nothing changes it.
     unsafe { queue.begin(Bytes::of(message.as_ptr(), 0..message.len())) };
     while !queue.is_complete() {
@@ -125,7 +134,7 @@ pub fn message(bytes: &[u8]) {
         change != 0
     });
     let mut received = vec![0; message.len()];
-    let (mut receiving, mut queue) = (Receiving::new(Inbound::new(&KEY, "link".into())), Queue::new(1));
+    let (mut receiving, mut queue) = (Receiving::new(inbound()), Queue::new(1));
     // SAFETY: `received` outlives the queue's use, and nothing else uses it until then.
     unsafe { queue.begin(Bytes::of(received.as_mut_ptr(), 0..received.len())) };
     let progress = receiving.progress(&mut queue, Cursor::new(&wire));

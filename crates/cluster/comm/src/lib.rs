@@ -10,6 +10,9 @@
 //! [`Group::split`]; [`Pair`] sends and receives. Reductions are sum, product, minimum and maximum, of each [`Element`] type. The same
 //! operations whose names end with `_owned` return at once, and give their memory back when they end ([`Pending`]).
 //!
+//! What travels between machines is encrypted and authenticated with keys from a [`Token`] that all ranks hold. The crate `ring`
+//! does it, which needs a C compiler.
+//!
 //! The crate knows bytes, element types and deadlines. It knows no model, and all its state is in its handles, except that
 //! MPI starts and ends once in a process.
 //!

@@ -3,7 +3,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -13,8 +13,11 @@ use crate::cause::host_name;
 use crate::failure::Failure;
 use crate::flight::FlightRecorder;
 use crate::group::GroupState;
-use crate::net::handshake::{Introduction, Purpose, answer, introduce, receive};
-use crate::net::mac::MAC_BYTES;
+use crate::locks::lock;
+use crate::net::handshake::{HandshakeError, Introduction, Purpose, answer, introduce_with, receive_with};
+use crate::net::link::Link;
+use crate::net::record::tests::CIPHERS;
+use crate::net::record::{Cipher, TAG_BYTES};
 use crate::operation::{HEADER_BYTES, Identity};
 use crate::rendezvous::form::Connectivity;
 use crate::token::Side;
@@ -29,15 +32,18 @@ use crate::{Channel, ChannelListener, Group, GroupEvent, GroupOptions, Rendezvou
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Longer than a handshake takes. A flipped bit in a length makes the sides wait this long.
 const HANDSHAKE: Duration = Duration::from_secs(20);
-/// Bytes of a message without payload, such as a heartbeat, and of an operation's header, each with its MAC.
-const MESSAGE: usize = 5 + MAC_BYTES;
-const HEADER: usize = HEADER_BYTES + MAC_BYTES;
+/// Bytes of a message without payload, such as a heartbeat, and of an operation's header, each with its tag.
+const MESSAGE: usize = 5 + TAG_BYTES;
+const HEADER: usize = HEADER_BYTES + TAG_BYTES;
+/// Where the accepting side offers a cipher, and where the connecting side chooses one.
+const OFFER: usize = 40;
+const CHOICE: usize = 40 + 2;
 
 /// Bytes that a side sends in a handshake that succeeds.
 fn handshake_bytes(side: Side) -> usize {
     match side {
-        Side::Connecting => 40 + 2 + 29 + host_name().len() + 32,
-        Side::Accepting => 40 + 32 + MESSAGE,
+        Side::Connecting => CHOICE + 1 + 29 + host_name().len() + 32,
+        Side::Accepting => OFFER + 1 + 32 + MESSAGE,
     }
 }
 
@@ -45,6 +51,8 @@ fn handshake_bytes(side: Side) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     FlipBit,
+    /// Another cipher, in the place of one.
+    OtherCipher,
     SendTwice,
     LeaveOut,
     /// The second half first.
@@ -101,6 +109,7 @@ fn pass_on(mut from: &TcpStream, mut to: &TcpStream, attack: Option<Attack>) -> 
         from.read_exact(&mut bytes)?;
         match change {
             Change::FlipBit => bytes[0] ^= 4,
+            Change::OtherCipher => bytes[0] ^= Cipher::Aes128Gcm as u8 ^ Cipher::ChaCha20Poly1305 as u8,
             Change::SendTwice => bytes.extend_from_within(..),
             Change::Reorder => bytes.rotate_left(length / 2),
             Change::LeaveOut => bytes.clear(),
@@ -120,7 +129,8 @@ fn assert_names_the_link(text: &str, attack: Attack) {
     let is_named = |[from, to]: [usize; 2]| {
         let after = text.split_once(&format!("link from rank {from} at 127.0.0.1:")).map_or("", |(_, after)| after);
         let rest = after.trim_start_matches(|c: char| c.is_ascii_digit());
-        rest == format!(" to rank {to}: a frame's MAC is wrong: the bytes were changed on the way")
+        let number = rest.strip_prefix(&format!(" to rank {to}: the tag of record ")).unwrap_or_default();
+        number.trim_start_matches(|c: char| c.is_ascii_digit()) == " is wrong: the bytes were changed on the way"
     };
     let expected = match (attack.change, attack.from) {
         // The sender gets its own bytes, and the other side misses them: either may be the first to notice.
@@ -206,31 +216,33 @@ fn truncated_control_and_store_messages_fail_all_ranks() {
     }
 }
 
-/// The errors of two ranks in an all-reduce of `count` values, whose data connection leads through a relay; or the
-/// connecting side's error if the handshake fails.
-fn errors_of_an_all_reduce(attack: Attack, count: usize) -> Vec<String> {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let relayed = relay(listener.local_addr().unwrap(), Some(attack)).0;
+fn introduction() -> Introduction {
+    let (identity, host) = (Identity::default(), host_name());
+    Introduction { purpose: Purpose::Data, rank: 1, target: 0, world_size: 2, identity, host }
+}
+
+/// The data connections of two ranks, of which the second reaches the first at another address than its own, on processors
+/// with these ciphers.
+fn links(listener: TcpListener, at: SocketAddr, ciphers: [Cipher; 2]) -> Result<[Link; 2], HandshakeError> {
     let token = Token::from_bytes([7; 32]);
     let accepting = thread::spawn({
         let token = token.clone();
         move || {
-            let (link, _) = receive(listener.accept().unwrap().0, &token, HANDSHAKE).ok()?;
+            let (link, _) = receive_with(ciphers[0], listener.accept().unwrap().0, &token, HANDSHAKE).ok()?;
             answer(&link, None).unwrap();
             Some(link)
         }
     });
-    let (identity, host) = (Identity::default(), host_name());
-    let introduction = Introduction { purpose: Purpose::Data, rank: 1, target: 0, world_size: 2, identity, host };
-    let connected = introduce(TcpStream::connect(relayed).unwrap(), &token, &introduction, HANDSHAKE);
-    let connected = match connected {
-        Ok(link) => link,
-        Err(error) => return vec![error.to_string()],
-    };
-    let accepted = accepting.join().unwrap().expect("only one side has finished the handshake");
+    let stream = TcpStream::connect(at).unwrap();
+    let connected = introduce_with(ciphers[1], stream, &token, &introduction(), HANDSHAKE)?;
+    Ok([accepting.join().unwrap().expect("only one side has finished the handshake"), connected])
+}
+
+/// What two ranks return that each have one of these links.
+fn on_ranks<T: Send + 'static>(links: [Link; 2], run: impl Fn(Group) -> T + Copy + Send + 'static) -> Vec<T> {
     let failure = Arc::<Failure>::default();
-    let ranks = [accepted, connected].into_iter().enumerate().map(|(rank, link)| {
-        let members = Members::of_job(rank, 2, identity);
+    let ranks = links.into_iter().enumerate().map(|(rank, link)| {
+        let members = Members::of_job(rank, 2, Identity::default());
         let topology = Topology::apart(2);
         let region = Region::private(HierarchicalTransport::layout(&topology, rank)).unwrap();
         let links = vec![(1 - rank, link)];
@@ -239,29 +251,115 @@ fn errors_of_an_all_reduce(attack: Attack, count: usize) -> Vec<String> {
         let (options, connectivity) = (GroupOptions::default(), Connectivity::within_process());
         let group_state = GroupState::new(failure.clone(), FlightRecorder::default(), options, connectivity, None);
         let group = Group::new(members, Some(Box::new(transport)), vec![], group_state).unwrap();
-        thread::spawn(move || {
-            // The second call meets what was left out of the first.
-            let call = || group.all_reduce(&mut vec![1f32; count]);
-            call().and_then(|()| call()).unwrap_err().to_string()
-        })
+        thread::spawn(move || run(group))
     });
     let ranks: Vec<_> = ranks.collect();
     ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
 }
 
+/// The errors of two ranks in an all-reduce of `count` values, whose data connection leads through a relay; or the
+/// connecting side's error if the handshake fails.
+fn errors_of_an_all_reduce(attack: Attack, count: usize, ciphers: [Cipher; 2]) -> Vec<String> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let relayed = relay(listener.local_addr().unwrap(), Some(attack)).0;
+    match links(listener, relayed, ciphers) {
+        Ok(links) => on_ranks(links, move |group| {
+            // The second call meets what was left out of the first.
+            let call = || group.all_reduce(&mut vec![1f32; count]);
+            call().and_then(|()| call()).unwrap_err().to_string()
+        }),
+        Err(error) => vec![error.to_string()],
+    }
+}
+
+/// A relay that keeps what the connecting and the accepting side of the first connection send.
+fn recording_relay(target: SocketAddr) -> (SocketAddr, [Arc<Mutex<Vec<u8>>>; 2]) {
+    struct Recorder(TcpStream, Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Recorder {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let written = self.0.write(bytes)?;
+            lock(&self.1).extend(&bytes[..written]);
+            Ok(written)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let recorded = [(); 2].map(|()| Arc::<Mutex<Vec<u8>>>::default());
+    let kept = recorded.clone();
+    thread::spawn(move || {
+        let (client, server) = (listener.accept().unwrap().0, TcpStream::connect(target).unwrap());
+        for ((from, to), kept) in [(&client, &server), (&server, &client)].into_iter().zip(kept) {
+            let (mut from, mut to) = (from.try_clone().unwrap(), Recorder(to.try_clone().unwrap(), kept));
+            thread::spawn(move || io::copy(&mut from, &mut to));
+        }
+    });
+    (address, recorded)
+}
+
+#[test]
+fn both_ciphers_give_the_same_sums_and_show_none_of_the_values() {
+    const COUNT: usize = 50_000;
+    let values = |rank: usize| (0..COUNT).map(move |i| ((i * 7 + rank * 13) as f32).sqrt());
+    let sums: Vec<f32> = values(0).zip(values(1)).map(|(a, b)| a + b).collect();
+    let plain: [Vec<f32>; 3] = [values(0).collect(), values(1).collect(), sums.clone()];
+    let bytes = plain.map(|values| values.into_iter().flat_map(f32::to_le_bytes).collect::<Vec<u8>>());
+    // All that any 16 bytes of a stream could hold of them.
+    let pieces: std::collections::HashSet<&[u8]> = bytes.iter().flat_map(|bytes| bytes.windows(16)).collect();
+    for ciphers in CIPHERS.into_iter().flat_map(|one| CIPHERS.map(|other| [one, other])) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (relayed, recorded) = recording_relay(listener.local_addr().unwrap());
+        let found = on_ranks(links(listener, relayed, ciphers).unwrap(), move |group| {
+            let mut data: Vec<f32> = values(group.rank()).collect();
+            group.all_reduce(&mut data).unwrap();
+            data
+        });
+        assert!(found.iter().all(|found| *found == sums), "{ciphers:?}");
+        for (side, recorded) in [Side::Connecting, Side::Accepting].into_iter().zip(recorded) {
+            let recorded = lock(&recorded);
+            // Each side sends its values of the other's piece, and the sums of its own.
+            assert!(recorded.len() > handshake_bytes(side) + HEADER + 4 * COUNT, "{}", recorded.len());
+            let at = recorded.windows(16).position(|window| pieces.contains(window));
+            assert_eq!(at, None, "{ciphers:?}: the {side} side shows values");
+            // The introduction is sent before there are keys.
+            let introduction = introduction().to_bytes();
+            let shows_it = recorded.windows(introduction.len()).any(|window| window == introduction);
+            assert_eq!(shows_it, side == Side::Connecting);
+        }
+    }
+}
+
+#[test]
+fn nobody_between_two_ranks_chooses_their_cipher() {
+    let check = |ciphers: [Cipher; 2], (from, at): (Side, usize), expected: &str| {
+        let attack = Attack { connection: 0, from, at, length: 1, change: Change::OtherCipher };
+        assert_eq!(errors_of_an_all_reduce(attack, 100, ciphers), [expected], "{ciphers:?} {from}");
+    };
+    for ciphers in CIPHERS.into_iter().flat_map(|one| CIPHERS.map(|other| [one, other])) {
+        check(ciphers, (Side::Accepting, OFFER), "the tokens differ");
+        check(ciphers, (Side::Connecting, CHOICE), "the connection was closed before it was accepted");
+    }
+}
+
 #[test]
 fn changed_data_is_the_cause_on_all_ranks() {
-    for from in [Side::Connecting, Side::Accepting] {
+    let sides = [Side::Connecting, Side::Accepting];
+    for (from, ciphers) in sides.into_iter().flat_map(|from| CIPHERS.map(|cipher| (from, [cipher; 2]))) {
         for (change, length) in CHANGES.map(|change| (change, if change == Change::Reorder { 2 } else { 1 } * HEADER)) {
             let attack = Attack { connection: 0, from, at: handshake_bytes(from), length, change };
-            for text in errors_of_an_all_reduce(attack, 1000) {
+            for text in errors_of_an_all_reduce(attack, 1000, ciphers) {
                 assert!(text.starts_with("the group failed during all_reduce(sum) of 1000 f32 #"), "{text}");
                 assert_names_the_link(&text, attack);
             }
         }
         let attack =
             Attack { connection: 0, from, at: handshake_bytes(from) + 1000, length: 1, change: Change::Truncate };
-        for text in errors_of_an_all_reduce(attack, 1000) {
+        for text in errors_of_an_all_reduce(attack, 1000, ciphers) {
             // A rank reads the end, or is refused the next write.
             let is_lost = [" closed: see", " broke ("].iter().any(|end| text.contains(end));
             assert!(text.contains("its connection to rank ") && is_lost, "{text}");
@@ -272,14 +370,19 @@ fn changed_data_is_the_cause_on_all_ranks() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn no_flipped_bit_passes(is_connecting: bool, is_short: bool, place: prop::sample::Index) {
+    fn no_flipped_bit_passes(
+        is_connecting: bool,
+        is_short: bool,
+        cipher in prop::sample::select(&CIPHERS[..]),
+        place: prop::sample::Index,
+    ) {
         let from = if is_connecting { Side::Connecting } else { Side::Accepting };
         // Each rank sends a header and, for few values, all of them; for many, those of the other's piece and the sums of its
         // own.
-        let (count, values) = if is_short { (100, 100 * 4 + MAC_BYTES) } else { (2400, 2 * (1200 * 4 + MAC_BYTES)) };
+        let (count, values) = if is_short { (100, 100 * 4 + TAG_BYTES) } else { (2400, 2 * (1200 * 4 + TAG_BYTES)) };
         let sent = handshake_bytes(from) + HEADER + values;
         let attack = Attack { connection: 0, from, at: place.index(sent), length: 1, change: Change::FlipBit };
-        let errors = errors_of_an_all_reduce(attack, count);
+        let errors = errors_of_an_all_reduce(attack, count, [cipher; 2]);
         if attack.at >= handshake_bytes(from) {
             errors.iter().for_each(|text| assert_names_the_link(text, attack));
         }
@@ -299,5 +402,5 @@ fn agents_notice_changed_messages() {
     channel.send(b"beat").unwrap();
     let error = receiver.recv_timeout(DEADLINE).unwrap();
     assert!(error.starts_with("link from the agent at 127.0.0.1:"), "{error}");
-    assert!(error.ends_with("a frame's MAC is wrong: the bytes were changed on the way"), "{error}");
+    assert!(error.ends_with(": the tag of record 1 is wrong: the bytes were changed on the way"), "{error}");
 }

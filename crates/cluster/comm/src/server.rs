@@ -18,7 +18,7 @@ use crate::locks::{lock, wait_while};
 use crate::net::acceptor::{Acceptor, Door, Refusals};
 use crate::net::handshake::{Introduction, Purpose, answer};
 use crate::net::link::Link;
-use crate::net::mac::Altered;
+use crate::net::record::Altered;
 use crate::net::refused::Refused;
 use crate::operation::Identity;
 use crate::store::{KeyValues, Store};

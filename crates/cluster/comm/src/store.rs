@@ -186,7 +186,7 @@ pub(crate) fn split_key(payload: &[u8]) -> Option<(&str, &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::mac::{Inbound, Outbound};
+    use crate::net::record::{Cipher, Inbound, Outbound};
     use std::net::{TcpListener, TcpStream};
     use std::thread;
 
@@ -197,7 +197,8 @@ mod tests {
         let values = Arc::new(KeyValues::default());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let link = |stream, [own, other]: [u8; 2]| {
-            Link::new(stream, Outbound::new(&[own; 32]), Inbound::new(&[other; 32], "link".into()))
+            let cipher = Cipher::of_processor();
+            Link::new(stream, Outbound::new(cipher, [own; 32]), Inbound::new(cipher, [other; 32], "link".into()))
         };
         let there = Store::There(link(TcpStream::connect(listener.local_addr().unwrap()).unwrap(), [1, 2]));
         let serving = thread::spawn({

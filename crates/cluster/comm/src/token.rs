@@ -60,11 +60,13 @@ impl fmt::Display for Side {
     }
 }
 
-/// What identifies one connection: its two random numbers, and the introduction once the connecting side has sent it.
+/// What identifies one connection: its two random numbers, the cipher that the accepting side offers, and the introduction once
+/// the connecting side has sent it.
 #[derive(Clone, Copy)]
 pub(crate) struct Transcript<'a> {
     pub connecting: &'a [u8; TOKEN_BYTES],
     pub accepting: &'a [u8; TOKEN_BYTES],
+    pub offer: u8,
     pub introduction: &'a [u8],
 }
 
@@ -174,15 +176,16 @@ impl Token {
         self.derive(format!("proof of the {side} side").as_bytes()).hash(transcript)
     }
 
-    /// The key of the frames that `side` sends.
-    pub(crate) fn key(&self, side: Side, transcript: Transcript) -> [u8; TOKEN_BYTES] {
-        *self.derive(format!("frames of the {side} side").as_bytes()).hash(transcript).as_bytes()
+    /// The secret of the records that `side` sends.
+    pub(crate) fn secret(&self, side: Side, transcript: Transcript) -> [u8; TOKEN_BYTES] {
+        *self.derive(format!("records of the {side} side").as_bytes()).hash(transcript).as_bytes()
     }
 
     fn hash(&self, transcript: Transcript) -> blake3::Hash {
-        let Transcript { connecting, accepting, introduction } = transcript;
+        let Transcript { connecting, accepting, offer, introduction } = transcript;
         // Only the last part varies in length.
-        blake3::Hasher::new_keyed(&self.0).update(connecting).update(accepting).update(introduction).finalize()
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(connecting).update(accepting).update(&[offer]).update(introduction).finalize()
     }
 }
 
@@ -331,22 +334,23 @@ mod tests {
     }
 
     #[test]
-    fn proofs_and_keys_depend_on_token_side_numbers_and_introduction() {
+    fn proofs_and_secrets_depend_on_token_side_numbers_offer_and_introduction() {
         let (token, other) = (Token::from_bytes([1; 32]), Token::from_bytes([2; 32]));
         let (a, b) = ([3; 32], [4; 32]);
-        let all = |token: &Token, connecting, accepting, introduction| {
-            let transcript = Transcript { connecting, accepting, introduction };
+        let all = |token: &Token, connecting, accepting, offer, introduction| {
+            let transcript = Transcript { connecting, accepting, offer, introduction };
             let sides = [Side::Connecting, Side::Accepting];
             let proofs = sides.map(|side| *token.proof(side, transcript).as_bytes());
-            [proofs, sides.map(|side| token.key(side, transcript))].concat()
+            [proofs, sides.map(|side| token.secret(side, transcript))].concat()
         };
-        assert_eq!(all(&token, &a, &b, b"who"), all(&token.clone(), &a, &b, b"who"));
+        assert_eq!(all(&token, &a, &b, 1, b"who"), all(&token.clone(), &a, &b, 1, b"who"));
         let different = [
-            all(&token, &a, &b, b"who"),
-            all(&token, &b, &a, b"who"),
-            all(&token, &a, &b, b"whose"),
-            all(&token, &a, &b, b""),
-            all(&other, &a, &b, b"who"),
+            all(&token, &a, &b, 1, b"who"),
+            all(&token, &b, &a, 1, b"who"),
+            all(&token, &a, &b, 2, b"who"),
+            all(&token, &a, &b, 1, b"whose"),
+            all(&token, &a, &b, 1, b""),
+            all(&other, &a, &b, 1, b"who"),
         ]
         .concat();
         let unique: std::collections::HashSet<_> = different.iter().collect();

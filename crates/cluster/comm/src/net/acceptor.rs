@@ -404,7 +404,7 @@ mod tests {
         let mut rank = TcpStream::connect(acceptor.address).unwrap();
         rank.set_read_timeout(Some(LIMIT)).unwrap();
         rank.write_all(&hello(&[1; 32])).unwrap();
-        let mut heard = [0; 72];
+        let mut heard = [0; 73];
         rank.read_exact(&mut heard).unwrap();
         let mut strangers: Vec<_> = (0..4 * PENDING).map(|_| TcpStream::connect(acceptor.address).unwrap()).collect();
         // The last one knows that all before it were accepted.

@@ -3,14 +3,15 @@
 //! ```text
 //! connecting                                   accepting
 //!   magic and protocol, random number   ->
-//!                                       <-     magic and protocol, random number, proof
-//!   introduction, proof                 ->     (closes here unless the proof is right)
+//!                                       <-     magic and protocol, random number, offered cipher, proof
+//!   chosen cipher, introduction, proof  ->     (closes here unless the proof is right)
 //!                                       <-     accepted, or refused and why
 //! ```
 //!
 //! The accepting side proves itself first: a program that has taken a rank's port gets nothing but a random number.
-//! The second proof covers the introduction. The answer is the first frame: the keys of all frames depend on the token,
-//! on both random numbers and on the introduction.
+//! A proof covers everything that both sides have said before it, so nobody between them can choose the cipher; and there
+//! is no choice without one. The answer is the first frame: the keys of all records depend on the token, on both random
+//! numbers, on the ciphers and on the introduction.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -22,10 +23,10 @@ mod reception;
 
 pub(crate) use reception::Reception;
 #[cfg(test)]
-pub(crate) use reception::receive;
+pub(crate) use reception::{receive, receive_with};
 
 use super::link::Link;
-use super::mac::{Inbound, Outbound};
+use super::record::{Cipher, Inbound, Outbound};
 use super::{configure, left};
 use crate::operation::{Identity, PROTOCOL};
 use crate::received::{take, take_u32, take_u64};
@@ -116,6 +117,17 @@ pub(crate) fn introduce(
     introduction: &Introduction,
     limit: Duration,
 ) -> Result<Link, HandshakeError> {
+    introduce_with(Cipher::of_processor(), stream, token, introduction, limit)
+}
+
+/// The same on a processor with this cipher.
+pub(crate) fn introduce_with(
+    cipher: Cipher,
+    stream: TcpStream,
+    token: &Token,
+    introduction: &Introduction,
+    limit: Duration,
+) -> Result<Link, HandshakeError> {
     configure(&stream, limit)?;
     let deadline = Instant::now() + limit;
     let mut timed = Timed { stream: &stream, deadline };
@@ -131,16 +143,18 @@ pub(crate) fn introduce(
         return Err(HandshakeError::Version(version));
     }
     let other = read_array(&mut timed)?;
+    let [offer] = read_array(&mut timed)?;
     let proof: [u8; TOKEN_BYTES] = read_array(&mut timed)?;
-    let numbers = Transcript { connecting: &own, accepting: &other, introduction: &[] };
-    if token.proof(Side::Accepting, numbers) != proof {
+    let greeting = Transcript { connecting: &own, accepting: &other, offer, introduction: &[] };
+    if token.proof(Side::Accepting, greeting) != proof {
         return Err(HandshakeError::Token);
     }
-    let text = introduction.to_bytes();
-    let transcript = Transcript { introduction: &text, ..numbers };
+    let cipher = Cipher::from_byte(offer).ok_or(io::ErrorKind::InvalidData).map_err(io::Error::from)?.between(cipher);
+    let text = [&[cipher as u8], &introduction.to_bytes()[..]].concat();
+    let transcript = Transcript { introduction: &text, ..greeting };
     let length = (text.len() as u16).to_le_bytes();
     timed.write_all(&[&length, &text[..], token.proof(Side::Connecting, transcript).as_bytes()].concat())?;
-    let (outbound, inbound) = keys(token, Side::Connecting, transcript, introduction, &stream)?;
+    let (outbound, inbound) = directions(token, Side::Connecting, transcript, cipher, introduction, &stream)?;
     let link = Link::new(stream, outbound, inbound);
     let answer = link.receive_through(Timed { stream: link.stream(), deadline }, TEXT_LIMIT);
     let answer = answer.map_err(|error| closed(error, "the connection was closed before it was accepted"))?;
@@ -179,11 +193,12 @@ fn read_hello(mut stream: impl Read) -> io::Result<([u8; MAGIC.len()], u8)> {
     Ok((magic, version))
 }
 
-/// The keys of both directions, from the point of view of `side`.
-fn keys(
+/// Both directions, from the point of view of `side`.
+fn directions(
     token: &Token,
     side: Side,
     transcript: Transcript,
+    cipher: Cipher,
     introduction: &Introduction,
     stream: &TcpStream,
 ) -> io::Result<(Outbound, Inbound)> {
@@ -197,8 +212,8 @@ fn keys(
         Purpose::Agent => format!("link from the agent at {peer}"),
         Purpose::Control | Purpose::Store | Purpose::Data => format!("link from rank {from} at {peer} to rank {to}"),
     };
-    let outbound = Outbound::new(&token.key(side, transcript));
-    Ok((outbound, Inbound::new(&token.key(other, transcript), name)))
+    let outbound = Outbound::new(cipher, token.secret(side, transcript));
+    Ok((outbound, Inbound::new(cipher, token.secret(other, transcript), name)))
 }
 
 impl Introduction {
@@ -243,6 +258,7 @@ fn read_array<const N: usize>(mut stream: impl Read) -> io::Result<[u8; N]> {
 #[cfg(test)]
 mod tests {
     use super::super::link::Frame;
+    use super::super::record::tests::CIPHERS;
     use super::*;
     use std::net::TcpListener;
     use std::thread;
@@ -290,6 +306,27 @@ mod tests {
     }
 
     #[test]
+    fn both_sides_seal_with_the_cipher_that_suits_both() {
+        for (here, there) in CIPHERS.into_iter().flat_map(|here| CIPHERS.map(|there| (here, there))) {
+            let (client, server) = connection();
+            let token = Token::from_bytes([1; 32]);
+            let accepting = thread::spawn({
+                let token = token.clone();
+                move || {
+                    let (link, _) = receive_with(there, server, &token, LIMIT).unwrap();
+                    answer(&link, None).unwrap();
+                    link
+                }
+            });
+            let introduced = introduce_with(here, client, &token, &introduction(), LIMIT).unwrap();
+            for link in [introduced, accepting.join().unwrap()] {
+                let (_, outbound, inbound) = link.into_parts().unwrap();
+                assert_eq!([outbound.cipher(), inbound.cipher()], [here.between(there); 2], "{here:?} {there:?}");
+            }
+        }
+    }
+
+    #[test]
     fn a_wrong_token_is_noticed_by_the_connecting_side() {
         let (client, server) = connection();
         let accepting = thread::spawn(move || receive(server, &Token::from_bytes([1; 32]), LIMIT).err());
@@ -324,12 +361,14 @@ mod tests {
         let introduced = |text: &[u8], proof: [u8; TOKEN_BYTES]| {
             [&hello[..], &(text.len() as u16).to_le_bytes(), text, &proof].concat()
         };
-        check_stranger(&introduced(&text, [0; TOKEN_BYTES]), HELLO + TOKEN_BYTES);
-        check_stranger(&introduced(&vec![0; TEXT_LIMIT + 1], [0; TOKEN_BYTES]), HELLO + TOKEN_BYTES);
+        check_stranger(&introduced(&text, [0; TOKEN_BYTES]), HELLO + 1 + TOKEN_BYTES);
+        check_stranger(&introduced(&vec![0; TEXT_LIMIT + 1], [0; TOKEN_BYTES]), HELLO + 1 + TOKEN_BYTES);
         // Another version gets no proof.
-        let mut newer = hello.clone();
-        newer[MAGIC.len()] += 1;
-        check_stranger(&newer, HELLO);
+        for version in [PROTOCOL - 1, PROTOCOL + 1] {
+            let mut other = hello.clone();
+            other[MAGIC.len()] = version as u8;
+            check_stranger(&other, HELLO);
+        }
     }
 
     /// What the connecting side reports and has sent when a program on the port answers `bytes` and then reads.
@@ -354,13 +393,14 @@ mod tests {
             "the connection was closed without an answer, as another program or an older enmasse does",
         );
         check_listener(b"HTTP/1.1 400 Bad Request\r\n\r\n", HELLO, "another program answers there");
-        check_listener(&[hello(&[0; 32]), vec![0; TOKEN_BYTES]].concat(), HELLO, "the tokens differ");
-        let version = PROTOCOL + 1;
-        let other = [&MAGIC[..], &[version as u8]].concat();
-        let expected = format!(
-            "version {version} of the protocol is spoken there, and version {PROTOCOL} here: start all ranks with the same program"
-        );
-        check_listener(&other, HELLO, &expected);
+        check_listener(&[hello(&[0; 32]), vec![0; 1 + TOKEN_BYTES]].concat(), HELLO, "the tokens differ");
+        for version in [PROTOCOL - 1, PROTOCOL + 1] {
+            let other = [&MAGIC[..], &[version as u8]].concat();
+            let expected = format!(
+                "version {version} of the protocol is spoken there, and version {PROTOCOL} here: start all ranks with the same program"
+            );
+            check_listener(&other, HELLO, &expected);
+        }
     }
 
     #[test]

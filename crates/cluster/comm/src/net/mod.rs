@@ -1,11 +1,11 @@
-//! TCP connections between ranks: the proof of the token, bounded frames with their MACs, and
+//! TCP connections between ranks: the proof of the token, encrypted frames of bounded size, and
 //! accepting connections without blocking.
 //!
 //! Every connection begins with a [`handshake`] that proves the token on both sides, and binds
-//! purpose, ranks and attempt. From then on every frame has a MAC ([`mac`]) over its number, length
-//! and bytes, with one key for each direction. A wrong MAC is a cause that names the link and no
-//! rank. Data are cut into frames of 128 KiB, hashed just before they are sent. There is no option
-//! to turn this off. Nothing is encrypted; `SECURITY.md` says what is trusted.
+//! purpose, ranks and attempt. From then on everything is encrypted and authenticated ([`record`]), with
+//! one key for each direction. A wrong tag is a cause that names the link and no rank. Data are cut
+//! into records of 252 KiB, sealed just before they are sent. There is no option to turn this off.
+//! `SECURITY.md` says what is trusted.
 //!
 //! Ranks on loopback without a token prove a secret of their user (`Token::of_user`).
 
@@ -20,7 +20,7 @@ pub(crate) mod acceptor;
 pub(crate) mod channel;
 pub(crate) mod handshake;
 pub(crate) mod link;
-pub(crate) mod mac;
+pub(crate) mod record;
 pub(crate) mod refused;
 
 /// Connects within `limit`. The error of an address without a listener is [`io::ErrorKind::ConnectionRefused`].

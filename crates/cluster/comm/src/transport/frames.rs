@@ -1,17 +1,21 @@
-//! The frames in which messages travel over TCP. Both ends know the length of a message, so only its bytes and MACs
-//! travel: the message is cut into frames of one size, and each is followed by its MAC.
+//! The frames in which messages travel over TCP. Both ends know the length of a message, so only its bytes and tags travel:
+//! the message is cut into frames of one size, and each is sealed as a record.
 //!
-//! Nothing here waits or allocates. Bytes that arrive lie in the operation's memory before they are checked; the operation
-//! fails unless all of them are right.
+//! Nothing here waits or allocates. What is sent is encrypted in a copy of one frame, since its memory is still in use. What
+//! arrives lies in the operation's memory, where it is decrypted; a message is complete once all its frames are found right,
+//! and the operation fails unless all of them are.
 
-use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::io::{self, ErrorKind, IoSliceMut, Read, Write};
 
 use super::queue::{Bytes, Queue};
-use crate::net::mac::{Inbound, MAC_BYTES, Outbound};
+use crate::net::record::{Inbound, Outbound, TAG_BYTES};
 
-/// Bytes of a frame: enough to be hashed at full speed, and few enough to be in the core's cache still when they are
-/// sent or checked.
-pub(crate) const FRAME_BYTES: usize = 128 << 10;
+/// Bytes of a frame: enough to be sealed at full speed, and few enough to be in the core's cache still when they are
+/// sent or opened. With its tag it fits into four segments of TCP, of 64 KiB with their headers: a tag in a segment of its
+/// own would wake the other side for 16 bytes.
+pub(crate) const FRAME_BYTES: usize = 252 << 10;
+/// Bytes of the longest record: a frame and its tag.
+pub(crate) const RECORD_BYTES: usize = FRAME_BYTES + TAG_BYTES;
 
 /// The frame in progress: the first bytes of the first message that is not complete.
 fn frame(queue: &Queue) -> Option<Bytes> {
@@ -21,63 +25,71 @@ fn frame(queue: &Queue) -> Option<Bytes> {
 /// The sending direction of a connection.
 pub(crate) struct Sending {
     outbound: Outbound,
-    /// The MAC of the frame in progress, once it has begun.
-    mac: Option<[u8; MAC_BYTES]>,
-    /// Bytes of this frame and its MAC that have been sent.
+    /// Room for a frame and its tag.
+    record: Box<[u8]>,
+    /// Bytes of the record in progress; none until its frame has been sealed.
+    sealed: usize,
+    /// Those that have been sent.
     sent: usize,
 }
 
 impl Sending {
     pub(crate) fn new(outbound: Outbound) -> Self {
-        Sending { outbound, mac: None, sent: 0 }
+        Sending { outbound, record: vec![0; RECORD_BYTES].into(), sealed: 0, sent: 0 }
     }
 
     /// Sends at most one frame, without blocking. Between two frames the other direction gets its turn, while the bytes
     /// that have arrived are still in the cache.
     pub(crate) fn progress(&mut self, queue: &mut Queue, mut stream: impl Write) -> io::Result<()> {
         while let Some(frame) = frame(queue) {
-            // SAFETY: guaranteed by the caller of `Queue::begin`.
-            let bytes = unsafe { std::slice::from_raw_parts(frame.start, frame.len) };
-            let mac = self.mac.get_or_insert_with(|| self.outbound.seal(bytes));
-            let rest = [&bytes[self.sent.min(bytes.len())..], &mac[self.sent.saturating_sub(bytes.len())..]];
-            match stream.write_vectored(&rest.map(IoSlice::new)) {
+            if self.sealed == 0 {
+                // SAFETY: guaranteed by the caller of `Queue::begin`.
+                self.seal(unsafe { std::slice::from_raw_parts(frame.start, frame.len) });
+            }
+            match stream.write(&self.record[self.sent..self.sealed]) {
                 Ok(done) => self.sent += done,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
-            if self.sent == frame.len + MAC_BYTES {
+            if self.sent == self.sealed {
                 queue.advance(frame.len);
-                self.mac = None;
-                self.sent = 0;
+                (self.sealed, self.sent) = (0, 0);
                 return Ok(());
             }
         }
         Ok(())
+    }
+
+    fn seal(&mut self, frame: &[u8]) {
+        self.sealed = frame.len() + TAG_BYTES;
+        let (bytes, tag) = self.record[..self.sealed].split_at_mut(frame.len());
+        bytes.copy_from_slice(frame);
+        tag.copy_from_slice(&self.outbound.seal(bytes));
     }
 }
 
 /// The receiving direction of a connection.
 pub(crate) struct Receiving {
     inbound: Inbound,
-    /// The MAC of this frame, as far as it has arrived.
-    mac: [u8; MAC_BYTES],
-    /// Bytes of this frame and its MAC that have arrived.
+    /// The tag of this frame, as far as it has arrived.
+    tag: [u8; TAG_BYTES],
+    /// Bytes of this frame and its tag that have arrived.
     arrived: usize,
 }
 
 impl Receiving {
     pub(crate) fn new(inbound: Inbound) -> Self {
-        Receiving { inbound, mac: [0; MAC_BYTES], arrived: 0 }
+        Receiving { inbound, tag: [0; TAG_BYTES], arrived: 0 }
     }
 
-    /// Receives as much as possible without blocking, and checks each frame.
+    /// Receives as much as possible without blocking, and opens each frame.
     pub(crate) fn progress(&mut self, queue: &mut Queue, mut stream: impl Read) -> io::Result<()> {
         while let Some(frame) = frame(queue) {
             // SAFETY: guaranteed by the caller of `Queue::begin`.
             let bytes = unsafe { std::slice::from_raw_parts_mut(frame.start, frame.len) };
-            let (of_bytes, of_mac) = (self.arrived.min(frame.len), self.arrived.saturating_sub(frame.len));
-            let rest = [&mut bytes[of_bytes..], &mut self.mac[of_mac..]];
+            let (of_bytes, of_tag) = (self.arrived.min(frame.len), self.arrived.saturating_sub(frame.len));
+            let rest = [&mut bytes[of_bytes..], &mut self.tag[of_tag..]];
             match stream.read_vectored(&mut rest.map(IoSliceMut::new)) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(done) => self.arrived += done,
@@ -85,8 +97,8 @@ impl Receiving {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
-            if self.arrived == frame.len + MAC_BYTES {
-                self.inbound.check(bytes, &self.mac)?;
+            if self.arrived == frame.len + TAG_BYTES {
+                self.inbound.open(bytes, &self.tag)?;
                 queue.advance(frame.len);
                 self.arrived = 0;
             }
@@ -98,7 +110,8 @@ impl Receiving {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::mac::Altered;
+    use crate::net::record::tests::CIPHERS;
+    use crate::net::record::{Altered, Cipher};
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
@@ -148,8 +161,8 @@ mod tests {
     }
 
     /// The bytes of these messages on the wire, sent in segments.
-    fn wire(messages: &[Vec<u8>], segments: &[usize]) -> VecDeque<u8> {
-        let (mut pipe, mut sending) = (Pipe::new(segments), Sending::new(Outbound::new(&[1; 32])));
+    fn wire(cipher: Cipher, messages: &[Vec<u8>], segments: &[usize]) -> VecDeque<u8> {
+        let (mut pipe, mut sending) = (Pipe::new(segments), Sending::new(Outbound::new(cipher, [1; 32])));
         let mut queue = Queue::new(1);
         for message in messages {
             // SAFETY: the messages outlive the loop below, which completes them.
@@ -163,9 +176,9 @@ mod tests {
     }
 
     /// Receives messages of these lengths from these bytes, after which the connection ends.
-    fn receive(bytes: VecDeque<u8>, lengths: &[usize], segments: &[usize]) -> io::Result<Vec<Vec<u8>>> {
+    fn receive(cipher: Cipher, bytes: VecDeque<u8>, lengths: &[usize], segments: &[usize]) -> io::Result<Vec<Vec<u8>>> {
         let mut pipe = Pipe { bytes, closed: true, ..Pipe::new(segments) };
-        let mut receiving = Receiving::new(Inbound::new(&[1; 32], "link".into()));
+        let mut receiving = Receiving::new(Inbound::new(cipher, [1; 32], "link".into()));
         let mut queue = Queue::new(1);
         let mut messages: Vec<Vec<u8>> = lengths.iter().map(|&length| vec![0; length]).collect();
         for message in &mut messages {
@@ -181,16 +194,35 @@ mod tests {
     }
 
     #[test]
-    fn one_mac_follows_each_frame() {
+    fn one_tag_follows_each_frame() {
         let check = |length: usize, frames: usize| {
-            let bytes = wire(&[vec![7; length]], &[usize::MAX]);
-            assert_eq!(bytes.len(), length + frames * MAC_BYTES, "{length}");
+            let bytes = wire(Cipher::of_processor(), &[vec![7; length]], &[usize::MAX]);
+            assert_eq!(bytes.len(), length + frames * TAG_BYTES, "{length}");
         };
         check(0, 0);
         check(1, 1);
         check(FRAME_BYTES, 1);
         check(FRAME_BYTES + 1, 2);
         check(3 * FRAME_BYTES, 3);
+    }
+
+    /// A reduction reads a message once it is complete, so a message with a wrong record never is.
+    #[test]
+    fn no_message_is_complete_before_all_its_records_are_right() {
+        for (cipher, frame) in CIPHERS.into_iter().flat_map(|cipher| [0, 1, 2].map(|frame| (cipher, frame))) {
+            let mut bytes = wire(cipher, &[vec![7; 2 * FRAME_BYTES + 9]], &[usize::MAX]);
+            bytes[frame * RECORD_BYTES + 5] ^= 1;
+            let mut receiving = Receiving::new(Inbound::new(cipher, [1; 32], "link".into()));
+            let (mut queue, mut message) = (Queue::new(1), vec![0u8; 2 * FRAME_BYTES + 9]);
+            // SAFETY: the message outlives the only call that makes progress.
+            unsafe { queue.begin(Bytes::of(message.as_mut_ptr(), 0..message.len())) };
+            let error = receiving.progress(&mut queue, &mut bytes).unwrap_err();
+            let named = format!("link: the tag of record {} is wrong: the bytes were changed on the way", frame + 1);
+            assert_eq!((queue.complete(), error.to_string()), (0, named));
+            // Those before it are right, and are handed out of the queue.
+            assert_eq!(queue.get(0).map(|left| left.len), Some(message.len() - frame * FRAME_BYTES));
+            assert!(message[..frame * FRAME_BYTES].iter().all(|&byte| byte == 7));
+        }
     }
 
     proptest! {
@@ -203,19 +235,20 @@ mod tests {
                 (segments(), segments())
             },
             (at, bit, other) in (any::<prop::sample::Index>(), 0u8..8, any::<prop::sample::Index>()),
+            cipher in prop::sample::select(&CIPHERS[..]),
         ) {
             // Some segment is not empty.
             let (sent, received) = ([&sent[..], &[FRAME_BYTES]].concat(), [&received[..], &[FRAME_BYTES]].concat());
             let message = |(i, &length): (usize, &usize)| (0..length).map(|j| (i * 31 + j * 7) as u8).collect();
             let messages: Vec<Vec<u8>> = lengths.iter().enumerate().map(message).collect();
-            let bytes = wire(&messages, &sent);
-            prop_assert_eq!(receive(bytes.clone(), &lengths, &received).unwrap(), messages);
+            let bytes = wire(cipher, &messages, &sent);
+            prop_assert_eq!(receive(cipher, bytes.clone(), &lengths, &received).unwrap(), messages);
             if !bytes.is_empty() {
                 let (at, other) = (at.index(bytes.len()), other.index(bytes.len()));
                 let fails = |change: &dyn Fn(&mut VecDeque<u8>), kind: ErrorKind| {
                     let mut changed = bytes.clone();
                     change(&mut changed);
-                    let error = receive(changed, &lengths, &received).unwrap_err();
+                    let error = receive(cipher, changed, &lengths, &received).unwrap_err();
                     (error.kind(), Altered::is(&error)) == (kind, kind == ErrorKind::InvalidData)
                 };
                 prop_assert!(fails(&|bytes| bytes[at] ^= 1 << bit, ErrorKind::InvalidData));

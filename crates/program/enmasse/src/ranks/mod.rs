@@ -382,7 +382,7 @@ mod tests {
     /// Regression test: a job with a cause ended like one that was asked to stop, without a word.
     #[test]
     fn a_rank_that_is_blamed_has_not_stopped_as_requested() {
-        let cause = Cause::new(CauseKind::Error, "a frame's MAC is wrong").of_rank(0);
+        let cause = Cause::new(CauseKind::Error, "the tag of record 7 is wrong").of_rank(0);
         let check = |status, cause, expected| assert_eq!(stop_code(status, cause), expected, "{status:?} {cause:?}");
         check(Status::Code(143), None, Some(143));
         check(Status::Code(75), None, Some(75));

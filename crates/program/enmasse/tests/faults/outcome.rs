@@ -167,7 +167,7 @@ fn check_end(fault: Fault, ended: &Ended) -> Result<(), String> {
         // A handshake is repeated, or ends like one with a wrong token.
         Act::Cut | Act::Flip { .. } if ended.code == Some(0) => well(),
         Act::Cut => failed(&[ranks, &["connection", "was refused at"]]),
-        Act::Flip { .. } => failed(&[&["a frame's MAC is wrong", "was refused at"], ranks]),
+        Act::Flip { .. } => failed(&[&["the bytes were changed on the way", "was refused at"], ranks]),
     }
 }
 

@@ -5,20 +5,23 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use super::{HandshakeError, Introduction, MAGIC, TEXT_LIMIT, hello, keys};
+use super::{HandshakeError, Introduction, MAGIC, TEXT_LIMIT, directions, hello};
 use crate::net::configure;
 use crate::net::link::Link;
+use crate::net::record::Cipher;
 use crate::operation::PROTOCOL;
 use crate::token::{Side, TOKEN_BYTES, Token, Transcript, random};
 
 /// Bytes of the connecting side's hello: magic, version and random number.
 const HELLO: usize = MAGIC.len() + 1 + TOKEN_BYTES;
-/// Where the introduction begins, after its length.
+/// Where the chosen cipher and the introduction begin, after their length.
 const TEXT: usize = HELLO + 2;
 
 /// A connection that has not proved the token yet.
 pub(crate) struct Reception {
     stream: TcpStream,
+    /// What this side offers.
+    cipher: Cipher,
     received: Vec<u8>,
     /// This side's random number, once the hello is answered.
     own: Option<[u8; TOKEN_BYTES]>,
@@ -28,7 +31,7 @@ impl Reception {
     pub(crate) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
-        Ok(Reception { stream, received: vec![], own: None })
+        Ok(Reception { stream, cipher: Cipher::of_processor(), received: vec![], own: None })
     }
 
     pub(crate) fn stream(&self) -> &TcpStream {
@@ -73,12 +76,14 @@ impl Reception {
         configure(&self.stream, limit)?;
         let (connecting, own) = self.connecting().zip(self.own.as_ref()).ok_or_else(malformed)?;
         let (text, proof) = self.received.get(TEXT..).and_then(<[u8]>::split_last_chunk).ok_or_else(malformed)?;
-        let transcript = Transcript { connecting, accepting: own, introduction: text };
+        let transcript = Transcript { connecting, accepting: own, offer: self.cipher as u8, introduction: text };
         if token.proof(Side::Connecting, transcript) != *proof {
             return Err(HandshakeError::Token);
         }
-        let introduction = Introduction::from_bytes(text).ok_or_else(malformed)?;
-        let (outbound, inbound) = keys(token, Side::Accepting, transcript, &introduction, &self.stream)?;
+        let (&cipher, text) = text.split_first().ok_or_else(malformed)?;
+        let (cipher, introduction) =
+            Cipher::from_byte(cipher).zip(Introduction::from_bytes(text)).ok_or_else(malformed)?;
+        let (outbound, inbound) = directions(token, Side::Accepting, transcript, cipher, &introduction, &self.stream)?;
         Ok((Link::new(self.stream, outbound, inbound), introduction))
     }
 
@@ -115,9 +120,10 @@ impl Reception {
             (&self.stream).write_all(&hello(&own))?;
             return Err(HandshakeError::Version(version));
         }
-        let numbers = Transcript { connecting, accepting: &own, introduction: &[] };
-        let proof = token.proof(Side::Accepting, numbers);
-        (&self.stream).write_all(&[&hello(&own)[..], proof.as_bytes()].concat())?;
+        let offer = self.cipher as u8;
+        let greeting = Transcript { connecting, accepting: &own, offer, introduction: &[] };
+        let proof = token.proof(Side::Accepting, greeting);
+        (&self.stream).write_all(&[&hello(&own)[..], &[offer], proof.as_bytes()].concat())?;
         self.own = Some(own);
         Ok(())
     }
@@ -130,7 +136,18 @@ pub(crate) fn receive(
     token: &Token,
     limit: Duration,
 ) -> Result<(Link, Introduction), HandshakeError> {
-    let mut reception = Reception::new(stream)?;
+    receive_with(Cipher::of_processor(), stream, token, limit)
+}
+
+/// The same on a processor with this cipher.
+#[cfg(test)]
+pub(crate) fn receive_with(
+    cipher: Cipher,
+    stream: TcpStream,
+    token: &Token,
+    limit: Duration,
+) -> Result<(Link, Introduction), HandshakeError> {
+    let mut reception = Reception { cipher, ..Reception::new(stream)? };
     while !reception.advance(token)? {
         if !crate::net::readable(reception.stream(), limit)? {
             return Err(io::Error::from(io::ErrorKind::TimedOut).into());

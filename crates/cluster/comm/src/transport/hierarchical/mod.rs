@@ -25,7 +25,7 @@ use crate::element::with_element;
 use crate::failure::Failure;
 use crate::locks::lock;
 use crate::memory::{Mapping, MemoryOwner, RegisteredMemory};
-use crate::net::mac::Altered;
+use crate::net::record::Altered;
 use crate::operation::{HEADER_BYTES, Header, Kind, Operation};
 use crate::shards::PARTIALS_LIMIT;
 use crate::topology::Topology;
@@ -41,8 +41,9 @@ pub(crate) mod sockets;
 #[cfg(test)]
 mod tests;
 
-/// Bytes of a slot, and of what a chunk moves through slots: a rank's part of it is a few frames.
-pub(crate) const SLOT_BYTES: usize = 512 << 10;
+/// Bytes of a slot, and of what a chunk moves through slots. A rank's part of it, divided by the usual powers of two, leaves
+/// room in TCP's segments for a tag, as a frame does.
+pub(crate) const SLOT_BYTES: usize = 448 << 10;
 /// Chunks whose messages may be under way at a time.
 const WINDOWS: usize = 2;
 /// How long a rank that waits for a rank of its node sleeps while its connections have something to do: no call waits for

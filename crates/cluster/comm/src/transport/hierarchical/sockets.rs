@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::net::link::Link;
 use crate::operation::{HEADER_BYTES, Header};
 use crate::transport::DIRECT_BYTES;
-use crate::transport::frames::{Receiving, Sending};
+use crate::transport::frames::{RECORD_BYTES, Receiving, Sending};
 use crate::transport::queue::Bytes;
 
 /// The connections of one rank.
@@ -92,9 +92,9 @@ impl Links for Sockets {
         SegmentSizes { direct: DIRECT_BYTES, chunk: SLOT_BYTES }
     }
 
-    /// Bytes go straight from and to the memory of messages.
+    /// Bytes arrive in the memory of messages, and are sealed in memory for one record.
     fn buffer_bytes(&self) -> usize {
-        0
+        self.all.len() * RECORD_BYTES
     }
 }
 
