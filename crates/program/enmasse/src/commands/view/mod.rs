@@ -202,7 +202,9 @@ impl Pages {
                 let sent = computing.answers.keep(place, root.to_owned(), image, answer, &computing.background);
                 Response::page(answer_page::answer(&run, &sent))
             }
-            Err(line) => Response::page(answer_page::no_answer(place, &run, &line)).with_status(StatusCode::UNPROCESSABLE_ENTITY),
+            Err(line) => {
+                Response::page(answer_page::no_answer(place, &run, &line)).with_status(StatusCode::UNPROCESSABLE_ENTITY)
+            }
         })
     }
 

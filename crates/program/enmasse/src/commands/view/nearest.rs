@@ -90,7 +90,8 @@ impl Known {
     }
 
     fn nearest(&mut self, image: &[u8]) -> Result<Nearest, Failure> {
-        let image = ImageSource::from(image).read(0, self.reading).map_err(Failure::error)?;
+        let source = ImageSource::from(image);
+        let image = source.read(0, self.reading).map_err(Failure::error)?.into_owned();
         let sent: Arc<dyn Dataset> = Arc::new(One(image));
         let asked = self.extractor.features(&sent, &mut |_| ())?;
         let (data, part) = (&self.data, self.data.train.as_ref());
