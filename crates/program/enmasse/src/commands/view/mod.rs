@@ -179,7 +179,7 @@ impl Pages {
             }
             ["predictions", "events"] => Response::events(self.computing.as_ref()?.samples.events(place as u64)),
             ["image", number, rest @ ..] => return self.sent(place, &run, number.parse().ok()?, rest),
-            ["curves.svg"] => Response::svg(page::curves(&run)),
+            ["curves.svg"] => Response::svg(run.curves.get_or_init(|| page::curves(&run)).as_str()),
             [file] => {
                 let name = file.strip_suffix(".svg")?;
                 let chart = CHARTS.iter().find(|chart| chart.name == name)?;

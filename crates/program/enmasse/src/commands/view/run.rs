@@ -4,7 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use enmasse_charts::EpochPoint;
@@ -78,6 +78,8 @@ pub struct Seen {
     pub log: String,
     /// Why a part is missing.
     pub problem: Option<String>,
+    /// The curves as SVG, drawn once for all clients.
+    pub curves: OnceLock<String>,
 }
 
 impl Seen {
@@ -178,6 +180,7 @@ impl Follower {
             failure: failure.map(|record| record.message).filter(|message| !message.is_empty()),
             log: tail(log).unwrap_or_default(),
             problem: malformed.or(unread).or_else(|| epochs.problem.clone()).map(|problem| one_line(&problem)),
+            curves: OnceLock::new(),
         }
     }
 }
