@@ -1,5 +1,6 @@
 //! `enmasse bench`; and its `step`: the time of a training step, or of a forward pass, on synthetic images.
 
+mod all_reduce;
 mod peak;
 mod process_age;
 mod profile;
@@ -34,7 +35,7 @@ const SETTINGS: &str = "\
 
 /// The command line of `enmasse bench`.
 pub fn command() -> Command {
-    group("bench", "Measure this machine", [step_command(), scaling::command(), peak::command()])
+    group("bench", "Measure this machine", [step_command(), scaling::command(), peak::command(), all_reduce::command()])
 }
 
 fn step_command() -> Command {
@@ -55,6 +56,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         Some(("step", matches)) => step(matches),
         Some(("scaling", matches)) => scaling::run(matches),
         Some(("peak", matches)) => peak::run(matches),
+        Some(("allreduce", matches)) => all_reduce::run(matches),
         _ => Ok(()),
     }
 }

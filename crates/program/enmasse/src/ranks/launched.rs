@@ -91,20 +91,24 @@ impl Launched {
         }
     }
 
+    /// The transport of a setting.
+    pub fn transport(&self, kind: TransportKind) -> Result<TransportChoice, Failure> {
+        match (kind, self.interpretation.mpi(process_variable)) {
+            (TransportKind::Auto, _) => Ok(TransportChoice::Auto),
+            (TransportKind::Mpi, Some(family)) => Ok(TransportChoice::Mpi(family)),
+            (TransportKind::Mpi, None) => Err(not_of_mpi(self.interpretation.launcher)),
+        }
+    }
+
     /// Joins the other ranks. Ranks that were given no token find one in the run folder, if they know the folder.
     pub fn join(
         &self,
         folder: Option<&Path>,
         heartbeat: Duration,
-        transport: TransportKind,
+        transport: TransportChoice,
         options: GroupOptions,
     ) -> Result<Option<Group>, Failure> {
         let variable = |name: &str| std::env::var(name).ok();
-        let transport = match (transport, self.interpretation.mpi(process_variable)) {
-            (TransportKind::Auto, _) => TransportChoice::Auto,
-            (TransportKind::Mpi, Some(family)) => TransportChoice::Mpi(family),
-            (TransportKind::Mpi, None) => return Err(not_of_mpi(self.interpretation.launcher)),
-        };
         let Some(mut rendezvous) = self.interpretation.rendezvous(&variable).map_err(Failure::error)? else {
             return Ok(None);
         };

@@ -26,7 +26,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use enmasse::devices::Share;
-use enmasse_comm::{Cause, CauseKind, Group, GroupOptions};
+use enmasse_comm::{Cause, CauseKind, Group, GroupOptions, TransportChoice};
 use enmasse_cpu::{Cores, Pinned};
 use enmasse_device::Device;
 use enmasse_doctor::FailureRecord;
@@ -215,8 +215,18 @@ pub fn as_rank(
             counted(launched.place.world_size, "process")
         ));
     }
-    let group =
-        launched.join(folder, seconds(config.program.heartbeat), config.program.transport, options(&config.train))?;
+    as_rank_over(launched.transport(config.program.transport)?, launched, config, folder, body)
+}
+
+/// The same over a given transport.
+pub fn as_rank_over(
+    transport: TransportChoice,
+    launched: &Launched,
+    config: &RunConfig,
+    folder: Option<&Path>,
+    body: impl FnOnce(&Rank) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let group = launched.join(folder, seconds(config.program.heartbeat), transport, options(&config.train))?;
     group.iter().for_each(flight::warn);
     // Rank 0's attempt counts: the launchers of several nodes may each count their restarts separately.
     let attempt = group.as_ref().map_or(launched.place.restart_count, |group| group.attempt() as usize);

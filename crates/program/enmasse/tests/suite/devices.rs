@@ -102,3 +102,28 @@ fn shards_fix_the_weights_on_any_number_of_processes() {
     // Two ranks with two accumulated shards each are four shards.
     assert!(run("cpu:2", &["--accumulate", "2"]) == run("cpu:1", &["--accumulate", "4"]));
 }
+
+/// Ranks of one machine sum through shared memory and over TCP, and each size has a line.
+#[test]
+fn sums_over_both_transports() {
+    let command = ["bench", "allreduce", "--ranks", "3", "--bytes", "4096,1048580"];
+    let found = enmasse(&[&command[..], &["--json"]].concat()).well().json();
+    let rows: Vec<_> = found.iter().map(|row| (row["transport"].as_str(), row["bytes"].as_u64())).collect();
+    let expected = ["shared", "tcp"].map(|over| [4096, 1_048_580].map(|bytes| (Some(over), Some(bytes))));
+    assert_eq!(rows, expected.concat());
+    for row in &found {
+        let figure = |key: &str| row[key].as_f64().unwrap();
+        assert!(figure("ranks") == 3.0 && figure("calls") >= 5.0, "{row}");
+        assert!(0.0 < figure("min_us") && figure("min_us") <= figure("median_us"), "{row}");
+        assert!((figure("busbw") / figure("algbw") - 4.0 / 3.0).abs() < 1e-9, "{row}");
+    }
+    let table = enmasse(&command).well().stdout;
+    let firsts: Vec<_> = table.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(firsts, ["3", "bytes", "shared", "shared", "tcp", "tcp"], "{table}");
+    refused(&enmasse(&["bench", "allreduce", "--ranks", "1"]), 2, &["--ranks 1: a sum needs at least 2"]);
+    refused(
+        &enmasse(&["bench", "allreduce", "--bytes", "4096,5"]),
+        2,
+        &["'5' for '--bytes <BYTES,...>': must be a multiple of 4"],
+    );
+}
