@@ -337,9 +337,9 @@ class Settings(TypedDict, total=False):
     """Metrics besides loss and accuracy. Measured in training and validation: topK, such as top5, and gradient_norm."""
     monitor: str | float | None
     """What decides which epoch is the best. The value of an epoch whose best checkpoint is kept as
-    checkpoints/best.safetensors, and tested at the end: val_accuracy, val_loss, balanced_accuracy, train_accuracy,
-    train_loss, or one of --metrics, such as val_top5. Of losses the lowest is the best, of others the highest. Default:
-    val_accuracy."""
+    checkpoints/best.safetensors, and tested at the end: val_accuracy, val_loss, balanced_accuracy, macro_f1,
+    train_accuracy, train_loss, or one of --metrics, such as val_top5. Of losses the lowest is the best, of others the
+    highest. Default: val_accuracy."""
     max_steps: int | None
     """Stop after this many steps. Counted from the start of the run. Default: all epochs."""
     max_time: str | float | None

@@ -44,6 +44,7 @@ fn train_eval_predict() {
             "rank_wait",
             "seconds",
             "world_size",
+            "ranks",
         ];
         assert_eq!(keys(epoch), expected);
         assert_eq!(
@@ -222,7 +223,7 @@ fn metrics_of_a_run_are_in_its_records_and_evaluations() {
     let folder = tempfile::tempdir().unwrap();
     let (data, run) = (images(folder.path(), 15), folder.path().join("run"));
     let lines = train(&data, &run, &["--metrics", "top2,gradient_norm", "--epochs", "1", "--json"]).well().json();
-    assert_eq!(keys(&lines[0])[13..], ["train_gradient_norm", "train_top2", "val_top2"]);
+    assert_eq!(keys(&lines[0])[15..], ["train_gradient_norm", "train_top2", "val_top2"]);
     assert_eq!(metrics(&run), lines[..1]);
     let eval = |others: &[&str]| {
         let fixed = ["eval", &run.display().to_string(), "--split", "val", "--json", "--devices", "cpu:2"];
