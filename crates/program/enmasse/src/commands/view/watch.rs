@@ -14,6 +14,9 @@ use crate::web::lower_priority;
 /// Time between two looks.
 const INTERVAL: Duration = Duration::from_millis(500);
 
+/// The same beside training, whose processors the pages of many clients take for some milliseconds after each look that finds something.
+const INTERVAL_BESIDE_TRAINING: Duration = Duration::from_secs(3);
+
 /// Runs that are shown, at most.
 const MAX_RUNS: usize = 500;
 
@@ -50,6 +53,8 @@ impl Runs {
     /// Looks once, and then from time to time in the background for as long as the result is held.
     pub fn watch(source: Source) -> Result<Arc<Self>, Failure> {
         let runs = Arc::new(Runs::default());
+        let is_training = matches!(source, Source::Folders { are_own: true, .. });
+        let interval = if is_training { INTERVAL_BESIDE_TRAINING } else { INTERVAL };
         let mut watcher = Watcher { source, followers: Vec::new() };
         watcher.look(&runs);
         let held: Weak<Runs> = Arc::downgrade(&runs);
@@ -58,7 +63,7 @@ impl Runs {
             while let Some(runs) = held.upgrade() {
                 watcher.look(&runs);
                 drop(runs);
-                std::thread::park_timeout(INTERVAL);
+                std::thread::park_timeout(interval);
             }
         };
         let started = std::thread::Builder::new().name("watch".to_owned()).spawn(follow);
