@@ -36,7 +36,7 @@ fn run(mut steps: Steps, most: u64, waits: bool) -> Result<DoneRecord, TrainErro
 /// The records of a run, without what the clock says.
 fn records(out: &Path) -> Vec<serde_json::Value> {
     let text = std::fs::read_to_string(RunPaths::new(out).metrics()).unwrap();
-    let timed = ["images_per_second", "seconds", "data_wait", "rank_wait", "straggler"];
+    let timed = ["images_per_second", "seconds", "data_wait", "rank_wait", "straggler", "ranks"];
     let lines = text.lines().map(|line| {
         let mut record: serde_json::Value = serde_json::from_str(line).unwrap();
         timed.iter().for_each(|key| drop(record.as_object_mut().unwrap().remove(*key)));
