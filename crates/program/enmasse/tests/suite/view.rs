@@ -306,6 +306,11 @@ fn an_image_is_predicted_and_its_classes_are_text() {
     let (data, run) = (data.display().to_string(), folder.path().join("one").display().to_string());
     let model = ["--model", "mlp", "--size", "12", "--epochs", "1", "--batch", "4", "--devices", "cpu:1"];
     enmasse(&[&["train", &data, "--out", &run], &model[..]].concat()).well();
+    // Regression test: of a run by the default devices the page said that auto takes no number.
+    let config = Path::new(&run).join("config.toml");
+    let settings = fs::read_to_string(&config).unwrap();
+    assert!(settings.contains("devices = \"cpu:1\""), "{settings}");
+    fs::write(&config, settings.replace("devices = \"cpu:1\"", "devices = \"auto\"")).unwrap();
     let served = Served::start(&[&run]);
     let page = served.get("/run/0");
     assert!(page.contains("<h2>Ranks</h2>") && page.contains(" MiB</td>"), "{page}");

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, PoisonError};
 
+use enmasse::devices::AUTO;
 use enmasse_train::{LayeredConfig, RunConfig, RunPaths};
 use enmasse_wording::one_line;
 
@@ -41,7 +42,11 @@ pub fn open(run: &Path) -> Result<OpenRun, Failure> {
     let saved = RunPaths::new(run).saved_config().map_err(Failure::error)?.unwrap_or_default();
     let saved = RunConfig::from_toml(&saved).map_err(Failure::error)?;
     let mut layers = LayeredConfig::new();
-    layers.argument("devices", &format!("{}:1", kind(&saved.program)))?;
+    // Without it one is found as for other commands that compute on one.
+    let kind = kind(&saved.program);
+    if kind != AUTO {
+        layers.argument("devices", &format!("{kind}:1"))?;
+    }
     OpenRun::open(run, layers, false)
 }
 
