@@ -13,7 +13,8 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 /// Larger heads are refused.
 const MAX_HEAD: usize = 16 << 10;
@@ -26,6 +27,9 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A client that takes nothing for this long is left, in milliseconds.
 const WRITE_TIMEOUT: u32 = 20_000;
+
+/// After an error the next connection is taken once one has ended, or after this time.
+const RETRY: Duration = Duration::from_millis(100);
 
 /// One of the connections that may be open. A handler finds it among the extensions of a request; what outlives the connection holds it.
 pub type Slot = Arc<OwnedSemaphorePermit>;
@@ -41,6 +45,7 @@ pub async fn serve(
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
     let (slots, graceful) = (Arc::new(Semaphore::new(most)), GracefulShutdown::new());
+    let ended = Arc::new(Notify::new());
     let mut http = Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
     let mut end = pin!(end);
@@ -52,8 +57,8 @@ pub async fn serve(
         let stream = match accepted {
             Ok((stream, _)) if prepare(&stream).is_ok() => stream,
             Err(error) if error.kind() != ErrorKind::ConnectionAborted => {
-                // Usually too many open files, which connections that end give back.
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                // Usually too many open files, which connections that end give back, here or elsewhere in the process.
+                let _ = timeout(RETRY, ended.notified()).await;
                 continue;
             }
             _ => continue,
@@ -64,8 +69,13 @@ pub async fn serve(
             continue;
         };
         let service = TowerToHyperService::new(router.clone().layer(Extension(Slot::new(slot))));
-        // An error means that the client has gone, or that it was refused.
-        tokio::spawn(graceful.watch(http.serve_connection(TokioIo::new(stream), service)));
+        let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
+        let ended = ended.clone();
+        tokio::spawn(async move {
+            // An error means that the client has gone, or that it was refused.
+            let _ = connection.await;
+            ended.notify_one();
+        });
     }
     drop(listener);
     graceful.shutdown().await;

@@ -7,6 +7,7 @@ mod access;
 mod body;
 pub mod connections;
 mod form;
+mod labels;
 mod request;
 mod response;
 mod server;
@@ -15,6 +16,7 @@ mod tests;
 
 pub use body::{Refusal, drain, read_body, refusal};
 pub use form::{FormFile, files};
+pub use labels::label_value;
 pub use request::Request;
 pub use response::{Response, Stream};
 pub use server::{Server, Site, lower_priority};

@@ -171,21 +171,15 @@ fn labels_and_numbers_of_several_models() {
     let bytes = fs::read(image).unwrap();
     for (run, at) in [(&one, "/predict"), (&one, "/models/a%20b/predict"), (&two, "/models/numbers/predict")] {
         let row = enmasse(&["predict", run, image, "--json"]).well().json().remove(0);
-        assert_eq!(served.post(at, &bytes), (200, json!({ "image": "image 0" })).map_row(row), "{at}");
+        let expected = Value::Object(
+            [("image".to_owned(), "image 0".into())]
+                .into_iter()
+                .chain(nameless(row).as_object().unwrap().clone())
+                .collect(),
+        );
+        assert_eq!(served.post(at, &bytes), (200, expected), "{at}");
     }
     assert_eq!(served.post("/models/a/predict", &bytes).0, 404);
-}
-
-/// Puts the rest of a row beside the name of an image.
-trait MapRow {
-    fn map_row(self, row: Value) -> Self;
-}
-
-impl MapRow for (u16, Value) {
-    fn map_row(mut self, row: Value) -> Self {
-        self.1.as_object_mut().unwrap().extend(nameless(row).as_object().unwrap().clone());
-        self
-    }
 }
 
 #[test]

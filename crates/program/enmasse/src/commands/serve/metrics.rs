@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 
+use crate::web::label_value;
+
 /// Upper ends of the ranges of times, in seconds.
 const SECONDS: [f64; 12] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0];
 
@@ -57,8 +59,7 @@ impl Histogram {
 
 impl Metrics {
     pub fn new<'a>(names: impl Iterator<Item = &'a str>) -> Self {
-        let escaped = |name: &str| name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        let names: Vec<String> = names.map(escaped).collect();
+        let names: Vec<String> = names.map(label_value).collect();
         let none = vec![Histogram::default(); names.len()];
         let counts = Counts { seconds: none.clone(), images: none, ..Counts::default() };
         Metrics { names, counts: Mutex::new(counts) }

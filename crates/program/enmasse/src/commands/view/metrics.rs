@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::ranks::RANK_FIGURES;
 use super::run::{Seen, State};
+use crate::web::label_value;
 
 type Value = fn(&Seen) -> Option<f64>;
 
@@ -30,7 +31,7 @@ pub fn text(runs: &[Arc<Seen>]) -> String {
     for (name, help, value) in VALUES {
         let values = runs.iter().filter_map(|run| Some((&run.name, value(run).filter(|value| value.is_finite())?)));
         let lines: String =
-            values.map(|(run, value)| format!("enmasse_{name}{{run=\"{}\"}} {value}\n", escaped(run))).collect();
+            values.map(|(run, value)| format!("enmasse_{name}{{run=\"{}\"}} {value}\n", label_value(run))).collect();
         if !lines.is_empty() {
             text += &format!("# HELP enmasse_{name} {help}\n# TYPE enmasse_{name} gauge\n{lines}");
         }
@@ -39,7 +40,7 @@ pub fn text(runs: &[Arc<Seen>]) -> String {
         let of_run = |run: &Arc<Seen>| -> String {
             let values = run.last.iter().flat_map(|epoch| (figure.values)(&epoch.ranks).iter().enumerate());
             let values = values.filter_map(|(rank, value)| Some((rank, value.filter(|value| value.is_finite())?)));
-            let (name, run) = (figure.name, escaped(&run.name));
+            let (name, run) = (figure.name, label_value(&run.name));
             values
                 .map(|(rank, value)| format!("enmasse_rank_{name}{{run=\"{run}\",rank=\"{rank}\"}} {value}\n"))
                 .collect()
@@ -51,19 +52,4 @@ pub fn text(runs: &[Arc<Seen>]) -> String {
         }
     }
     text
-}
-
-/// The value of a label.
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_label_holds_any_name() {
-        assert_eq!(escaped("a\"b\\c\nd{}"), "a\\\"b\\\\c\\nd{}");
-    }
 }
