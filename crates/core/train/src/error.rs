@@ -5,6 +5,7 @@ use std::sync::Arc;
 use enmasse_comm::{Cause, CauseKind, ShardsError};
 use enmasse_data::DataError;
 use enmasse_device::DeviceError;
+#[cfg(feature = "onnx")]
 use enmasse_export::ExportError;
 use enmasse_graph::{ChoicesError, GraphError};
 use thiserror::Error;
@@ -25,6 +26,7 @@ pub enum TrainError {
     #[error(transparent)]
     Graph(#[from] GraphError),
     /// The model cannot be exported.
+    #[cfg(feature = "onnx")]
     #[error(transparent)]
     Export(#[from] ExportError),
     /// The data are wrong.

@@ -52,6 +52,7 @@ pub mod metrics;
 mod mlflow;
 mod monitor;
 mod neighbors;
+#[cfg(feature = "onnx")]
 mod onnx;
 mod pace;
 mod per_class;
@@ -127,6 +128,7 @@ pub use tensorboard::TensorBoard;
 pub use trainer::{Step, Steps, Trainer};
 pub use training_data::{Augment, TrainingData};
 
+#[cfg(feature = "onnx")]
 pub use enmasse_export::ImageInput;
 pub use enmasse_graph::{HeatmapMethod, TargetKind};
 pub use enmasse_weights::{Matching, NamedTensor, Rename};

@@ -32,6 +32,7 @@ mod open;
 mod opened;
 mod packed;
 mod packed_file;
+#[cfg(feature = "parquet")]
 mod parquet;
 mod pattern;
 mod reading;

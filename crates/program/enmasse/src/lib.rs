@@ -29,8 +29,6 @@ pub mod devices;
 /// Data sets, images, transforms and loaders.
 pub mod data {
     pub use enmasse_data::*;
-    #[doc(hidden)]
-    pub use enmasse_dataset_tools::*;
     pub use enmasse_datasets::*;
     pub use enmasse_image::*;
 }

@@ -13,6 +13,7 @@ mod manifest;
 mod named_images;
 mod nothing;
 mod packed_file;
+#[cfg_attr(not(feature = "parquet"), path = "no_parquet.rs")]
 mod parquet;
 mod parts;
 mod pieces;
@@ -34,6 +35,9 @@ use nothing::nothing_found;
 pub use packed_file::is_packed;
 use pieces::is_pattern;
 use source::Source;
+
+/// The extension of Parquet files.
+const PARQUET: &str = "parquet";
 
 /// Opens what a source names, from the files that were recognised.
 type Open<T> = fn(&Source, Vec<PathBuf>) -> Result<T, DataError>;

@@ -7,13 +7,13 @@ use enmasse_data::DataError;
 use enmasse_parquet::{Column, ListItem, ParquetFile, PhysicalType, RowGroup};
 use serde_json::Value as Json;
 
-use super::Format;
 use super::cells::{Cells, Form, JOIN, Meaning, NUMBERS, TAGS, joined};
 use super::classes::{Distinct, LABELS, check_test_classes};
 use super::manifest::{PATHS, plain};
 use super::parts::PartName;
 use super::pieces::{Pieces, read_all};
 use super::source::Source;
+use super::{Format, PARQUET};
 use crate::parquet::{Builder, Parquet, of_file};
 use crate::split::{Divide, Scanned};
 use crate::storage::Storage;
@@ -21,14 +21,11 @@ use crate::targets::Targets;
 use crate::{Container, DataLayout, DataWarning, OpenOptions, TaskKind, Unlabelled};
 
 pub(super) const FORMAT: Format = Format {
-    extensions: &[EXTENSION],
-    recognise: |source| source.files(EXTENSION),
+    extensions: &[PARQUET],
+    recognise: |source| source.files(PARQUET),
     open: |source, files| Ok(Box::new(scan(source, files)?)),
     images: Some(images),
 };
-
-/// The extension of their names.
-pub(super) const EXTENSION: &str = "parquet";
 
 /// The key under which Hugging Face's `datasets` writes the features of a data set.
 const FEATURES: &str = "huggingface";

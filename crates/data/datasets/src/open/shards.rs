@@ -9,7 +9,7 @@ use super::classes::{Distinct, LABELS, check_test_classes, is_fraction, sorted};
 use super::parts::PartName;
 use super::pieces::{Pieces, read_all};
 use super::source::{Named, Source};
-use super::{Format, parquet};
+use super::{Format, PARQUET};
 use crate::file_list::FileList;
 use crate::shards::{ImageLocation, Indexed, Labels, Sample, Shards, index, no_label};
 use crate::split::{Divide, Scanned};
@@ -20,7 +20,7 @@ pub(super) const FORMAT: Format = Format {
     extensions: &[EXTENSION],
     recognise: |source| match &source.named {
         // Files of any names are taken for archives.
-        Named::Pattern(files) if source.files(parquet::EXTENSION)?.is_empty() => Ok(files.clone()),
+        Named::Pattern(files) if source.files(PARQUET)?.is_empty() => Ok(files.clone()),
         _ => source.files(EXTENSION),
     },
     open: |source, files| Ok(Box::new(scan(source, files)?)),

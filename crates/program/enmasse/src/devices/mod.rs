@@ -10,6 +10,7 @@
 //! # Ok::<(), enmasse_device::DeviceError>(())
 //! ```
 
+#[cfg(feature = "gpu")]
 mod self_test;
 mod share;
 
@@ -19,6 +20,7 @@ use enmasse_comm::Group;
 use enmasse_device::{Device, DeviceError, DeviceRequest, Seen};
 use enmasse_train::ProgramConfig;
 
+#[cfg(feature = "gpu")]
 pub use self_test::{has_passed, self_test};
 pub use share::Share;
 
@@ -48,6 +50,7 @@ struct Numbered {
 /// All kinds. The first is the default.
 pub static KINDS: &[DeviceKind] = &[
     DeviceKind { name: "cpu", open: enmasse_cpu::open, numbered: None },
+    #[cfg(feature = "gpu")]
     DeviceKind {
         name: "gpu",
         open: enmasse_cuda::open,
@@ -58,6 +61,7 @@ pub static KINDS: &[DeviceKind] = &[
             seen: enmasse_cuda::seen,
         }),
     },
+    #[cfg(feature = "gpu")]
     DeviceKind { name: "reference", open: enmasse_reference::open, numbered: None },
 ];
 
@@ -92,6 +96,7 @@ pub fn preferred() -> Option<&'static Preferred> {
 ///
 /// # Errors
 /// It cannot be opened, or it computes wrongly.
+#[cfg(feature = "gpu")]
 pub fn test(kind: &str, seen: &Seen) -> Result<(), String> {
     if has_passed(&seen.key) {
         return Ok(());
@@ -117,9 +122,13 @@ pub fn idle(kind: &str) -> Option<Vec<usize>> {
 pub fn find(kind: &str) -> Result<&'static DeviceKind, DeviceError> {
     KINDS.iter().find(|known| known.name == kind).ok_or_else(|| {
         let names: Vec<&str> = KINDS.iter().map(|known| known.name).collect();
-        let (last, others) = names.split_last().map_or(("", &[][..]), |(last, others)| (*last, others));
-        let others = others.join(", ");
-        DeviceError::Unsupported(format!("this build has no device of kind {kind}; it has {others} and {last}"))
+        let names = match &names[..] {
+            [others @ .., before, last] => {
+                format!("{}{before} and {last}", others.iter().map(|name| format!("{name}, ")).collect::<String>())
+            }
+            names => names.concat(),
+        };
+        DeviceError::Unsupported(format!("this build has no device of kind {kind}; it has {names}"))
     })
 }
 
@@ -130,10 +139,14 @@ pub fn open(kind: &str, request: &DeviceRequest) -> Result<Arc<dyn Device>, Devi
         return (find(kind)?.open)(request).map(Arc::from);
     }
     // A request for instruction-set levels is one for cores.
-    let preferred = preferred().filter(|_| request.isa.is_none());
-    for (kind, seen) in preferred.iter().flat_map(|found| found.seen.iter().flatten().map(|seen| (found.kind, seen))) {
-        if seen.unusable.is_none() && seen.busy.is_none() && test(kind, seen).is_ok() {
-            return open(kind, &DeviceRequest { ordinal: Some(seen.number), ..request.clone() });
+    #[cfg(feature = "gpu")]
+    if request.isa.is_none() {
+        for (kind, seen) in
+            preferred().iter().flat_map(|found| found.seen.iter().flatten().map(|seen| (found.kind, seen)))
+        {
+            if seen.unusable.is_none() && seen.busy.is_none() && test(kind, seen).is_ok() {
+                return open(kind, &DeviceRequest { ordinal: Some(seen.number), ..request.clone() });
+            }
         }
     }
     (KINDS[0].open)(request).map(Arc::from)
