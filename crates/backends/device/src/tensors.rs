@@ -19,7 +19,7 @@ pub enum ProgramTensor<'a> {
         /// How the parameter's order of elements relates to PyTorch's.
         layout: Layout,
     },
-    /// A result of the latest step, one for each shard that the program hosts: `logits`, `loss` or `correct`.
+    /// A result of the latest step, one for each shard that the program hosts: `logits`, `loss`, `correct` or one of [`Plan::kept`].
     Result {
         /// The plan of that step.
         plan: &'a Plan,
@@ -51,7 +51,7 @@ pub fn find_tensor<'a>(plans: &'a Plans, latest: Option<&'a Plan>, name: &str) -
         "logits" => plan.logits,
         "loss" => plan.loss,
         "correct" => plan.correct?,
-        _ => return None,
+        _ => *plan.kept.get(name.strip_prefix(Plan::KEPT)?.parse::<usize>().ok()?)?,
     };
     Some(ProgramTensor::Result { plan, value })
 }

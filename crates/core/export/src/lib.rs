@@ -23,16 +23,20 @@
 //! ```
 
 mod ends;
+mod fold;
 mod ops;
+mod quantize;
 mod translation;
 
 use std::collections::HashMap;
 
-use enmasse_graph::{Forward, with_op};
+use enmasse_graph::{Forward, ValueId, with_op};
 use enmasse_onnx::{Graph, GraphBuilder};
 use thiserror::Error;
 
+use crate::fold::{Folded, fold_batch_norms};
 use crate::ops::ToOnnx;
+use crate::quantize::{Rounding, roundings};
 use crate::translation::{Constants, Translation};
 
 pub use crate::ends::{ImageInput, Outputs};
@@ -59,6 +63,14 @@ pub enum ExportError {
         /// The layer that has it.
         layer: String,
     },
+    /// The ranges are those of another model.
+    #[error("the model has {expected} activations to round, and there are ranges of {found}")]
+    Ranges {
+        /// How many activations are rounded.
+        expected: usize,
+        /// How many ranges there are.
+        found: usize,
+    },
     /// The weights do not fit the model.
     #[error("the weights have no {name} with the model's {elements} numbers")]
     Weights {
@@ -77,16 +89,57 @@ pub fn to_onnx(
     input: ImageInput,
     outputs: &Outputs,
 ) -> Result<Graph, ExportError> {
+    translate(name, forward, weights, input, outputs, &HashMap::new())
+}
+
+/// The same with weights and activations of 8 bits, as `QuantizeLinear` and `DequantizeLinear` say it, of opset 13. `ranges` has the least and
+/// the greatest value of each of [`quantized_values`](enmasse_graph::quantized_values). Batch norms become part of the
+/// convolutions before them.
+///
+/// # Errors
+/// As of [`to_onnx`], or if there are more or fewer ranges.
+pub fn to_onnx_int8(
+    name: &str,
+    forward: &Forward,
+    weights: &[Weights],
+    input: ImageInput,
+    outputs: &Outputs,
+    ranges: &[[f32; 2]],
+) -> Result<Graph, ExportError> {
+    let roundings = roundings(forward, ranges)?;
+    let mut forward = forward.clone();
+    let folded = fold_batch_norms(&mut forward, weights);
+    let weights: Vec<Weights> = weights.iter().copied().chain(folded.iter().map(Folded::weights)).collect();
+    translate(name, &forward, &weights, input, outputs, &roundings)
+}
+
+/// Of weights with the same name the last count.
+fn translate(
+    name: &str,
+    forward: &Forward,
+    weights: &[Weights],
+    input: ImageInput,
+    outputs: &Outputs,
+    roundings: &HashMap<ValueId, Rounding>,
+) -> Result<Graph, ExportError> {
     let constants: Constants = weights.iter().map(|weights| (weights.name, *weights)).collect();
     let mut builder = GraphBuilder::new(name);
-    let mut values = HashMap::new();
+    let (mut values, mut rounded) = (HashMap::new(), HashMap::new());
     let images = input.add(&mut builder, forward);
     values.insert(forward.images, images);
     for node in &forward.graph.nodes {
         builder.enter(&node.layer);
         let graph = &forward.graph;
-        let mut translation =
-            Translation { graph, node, input, constants: &constants, values: &mut values, onnx: &mut builder };
+        let mut translation = Translation {
+            graph,
+            node,
+            input,
+            constants: &constants,
+            values: &mut values,
+            onnx: &mut builder,
+            roundings,
+            rounded: &mut rounded,
+        };
         with_op!(&node.op, op => op.to_onnx(&mut translation))?;
     }
     let logits = &values[&forward.logits];

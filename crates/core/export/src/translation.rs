@@ -6,6 +6,7 @@ use enmasse_graph::{Graph, Node, Role, Value as GraphValue, ValueId};
 use enmasse_onnx::{Attribute, GraphBuilder, Tensor, Value};
 use enmasse_tensor::Shape;
 
+use crate::quantize::{Rounding, rounded};
 use crate::{ExportError, ImageInput, Weights};
 
 /// Parameters and running statistics by name.
@@ -20,6 +21,10 @@ pub(crate) struct Translation<'a> {
     /// The values that are known so far.
     pub(crate) values: &'a mut HashMap<ValueId, Value>,
     pub(crate) onnx: &'a mut GraphBuilder,
+    /// How activations are rounded; empty if none is.
+    pub(crate) roundings: &'a HashMap<ValueId, Rounding>,
+    /// The activations that have been rounded so far.
+    pub(crate) rounded: &'a mut HashMap<ValueId, Value>,
 }
 
 impl Translation<'_> {
@@ -56,14 +61,17 @@ impl Translation<'_> {
         let id = self.node.inputs[operand];
         let name = &self.graph.value(id).name;
         let (shape, values) = self.weights(operand)?;
-        let [outputs, inputs] = [shape[0], shape[1]];
-        let transposed: Vec<f32> =
-            (0..inputs).flat_map(|input| (0..outputs).map(move |output| values[output * inputs + input])).collect();
-        Ok(self.onnx.constant(name, Tensor::floats(&[inputs, outputs], &transposed)))
+        let turned = [shape[1], shape[0]];
+        if self.is_rounded() {
+            let (integers, scales) = rounded(&shape, values);
+            let integers = Tensor::int8s(&turned, &transposed(&shape, &integers));
+            return Ok(self.dequantized(operand, integers, &scales, 1));
+        }
+        Ok(self.onnx.constant(name, Tensor::floats(&turned, &transposed(&shape, values))))
     }
 
     /// A parameter or running statistic, in PyTorch's order.
-    fn weights(&self, operand: usize) -> Result<(Vec<usize>, &[f32]), ExportError> {
+    pub(crate) fn weights(&self, operand: usize) -> Result<(Vec<usize>, &[f32]), ExportError> {
         let GraphValue { name, shape, role, .. } = self.graph.value(self.node.inputs[operand]);
         let dims = match role {
             Role::Parameter(parameter) => parameter.layout.torch_shape(shape),
@@ -142,4 +150,10 @@ impl Translation<'_> {
         let y = operation(self, &x);
         self.transpose(&y, &[0, 3, 1, 2])
     }
+}
+
+/// A matrix with its rows as columns.
+fn transposed<T: Copy>(shape: &[usize], values: &[T]) -> Vec<T> {
+    let [rows, columns] = [shape[0], shape[1]];
+    (0..columns).flat_map(|column| (0..rows).map(move |row| values[row * columns + column])).collect()
 }

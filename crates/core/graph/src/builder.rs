@@ -140,6 +140,7 @@ impl Builder {
             mixture: None,
             targets: None,
             teacher: None,
+            kept: Vec::new(),
             logits: logits.id,
         })
     }

@@ -231,7 +231,11 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
     Ok((plan, state))
 }
 
-fn evaluation_plan(mut forward: Forward, options: &CompileOptions, state: &[StateTensor]) -> Result<Plan, GraphError> {
+pub(crate) fn evaluation_plan(
+    mut forward: Forward,
+    options: &CompileOptions,
+    state: &[StateTensor],
+) -> Result<Plan, GraphError> {
     let AddedLoss { loss, correct, .. } = add_loss(&mut forward, options, 1.0, Mode::Evaluate)?;
     let measured = add_metrics(&mut forward, &options.metrics)?;
     place(forward, options, Mode::Evaluate, (loss, correct), measured, state, &[])

@@ -41,6 +41,7 @@ mod options;
 mod passes;
 mod placement;
 mod plan;
+mod quantization;
 pub mod range;
 mod target;
 mod teacher;
@@ -72,6 +73,7 @@ pub use passes::{
     fuse_activations, fuse_convolutions, fuse_loads, fuse_statistics,
 };
 pub use plan::{Plan, Plans, StateTensor};
+pub use quantization::quantized_values;
 pub use target::{Fuse, Target};
 pub use teacher::{TEACHER_PREFIX, Teacher};
 pub use value::{Axes, Parameter, Role, Value, ValueId};

@@ -98,12 +98,18 @@ pub(crate) fn place(
     state: &[StateTensor],
     gradients: &[(ValueId, usize, usize)],
 ) -> Result<Plan, GraphError> {
-    let Forward { mut graph, images, labels, sample_indices, logits, mixture, targets, teacher: _ } = forward;
+    let Forward { mut graph, images, labels, sample_indices, logits, mixture, targets, kept, teacher: _ } = forward;
     precision(&mut graph, options.precision);
     let is_of_gradients = |node: &&Node| matches!(node.op, Op::GradientNorm(_) | Op::Unscale(_));
     let of_gradients = graph.nodes.iter().filter(is_of_gradients).map(|node| node.outputs[0]);
     let values = measured.iter().map(|metric| metric.value);
-    let keep: Vec<ValueId> = [logits, loss].into_iter().chain(correct).chain(values).chain(of_gradients).collect();
+    let keep: Vec<ValueId> = [logits, loss]
+        .into_iter()
+        .chain(correct)
+        .chain(values)
+        .chain(of_gradients)
+        .chain(kept.iter().copied())
+        .collect();
     let (activations, activation_bytes) = place_activations(&graph, &keep);
     let state_slots: HashMap<&str, Slot> = state.iter().map(|tensor| (tensor.name.as_str(), tensor.slot)).collect();
     let gradient_slots: HashMap<ValueId, usize> = gradients.iter().map(|&(id, start, _)| (id, start)).collect();
@@ -171,5 +177,6 @@ pub(crate) fn place(
         loss,
         correct,
         measured,
+        kept,
     })
 }

@@ -89,15 +89,25 @@ pub struct Plan {
     pub correct: Option<ValueId>,
     /// Other metrics, in the order of the options. Evaluation has only per-sample metrics.
     pub measured: Vec<Measured>,
+    /// Activations that stay valid after the step, as [`Plan::KEPT`] with their place in this list.
+    pub kept: Vec<ValueId>,
 }
 
 impl Plan {
     /// Every value starts at a multiple of this many bytes.
     pub const ALIGNMENT: usize = 64;
 
+    /// The beginning of the names under which a program knows [`Plan::kept`]: `kept.0`, `kept.1`, ...
+    pub const KEPT: &str = "kept.";
+
     /// The value with this id.
     pub fn value(&self, id: ValueId) -> &Value {
         &self.values[id.0]
+    }
+
+    /// Whether a result has elements of each sample, rather than one number for the shard.
+    pub fn is_of_samples(&self, result: ValueId) -> bool {
+        result == self.logits || self.kept.contains(&result)
     }
 
     /// The shape of a value.

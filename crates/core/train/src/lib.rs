@@ -63,6 +63,8 @@ mod preparation;
 mod preprocessing;
 mod pretrained;
 mod printer;
+#[cfg(feature = "onnx")]
+mod ranges;
 mod rank_figures;
 mod resumption;
 mod run_event;

@@ -1,8 +1,8 @@
 //! A trained model as an ONNX model, which says what its images and outputs are.
 
 use enmasse_datasets::TaskKind;
-use enmasse_export::{ImageInput, Outputs, Weights, to_onnx};
-use enmasse_graph::{Builder, Mode};
+use enmasse_export::{ExportError, ImageInput, Outputs, Weights, to_onnx, to_onnx_int8};
+use enmasse_graph::{Builder, Forward, Mode};
 use enmasse_onnx::Graph;
 use serde_json::json;
 
@@ -12,6 +12,24 @@ impl Classifier {
     /// Its model with these weights in ONNX, from images of the run's size to what [`Classifier::predict`] computes of the outputs:
     /// the probabilities at the classifier's temperature, or numbers.
     pub fn to_onnx(&self, model: &ModelFn, input: ImageInput) -> Result<Graph, TrainError> {
+        self.translate(model, |forward, weights, outputs| to_onnx(&self.model, forward, weights, input, outputs))
+    }
+
+    /// The same with integers of 8 bits, by the ranges that [`Classifier::calibrate`] has found.
+    ///
+    /// # Errors
+    /// As of [`Classifier::to_onnx`], or if the ranges are those of another model.
+    pub fn to_onnx_int8(&self, model: &ModelFn, input: ImageInput, ranges: &[[f32; 2]]) -> Result<Graph, TrainError> {
+        self.translate(model, |forward, weights, outputs| {
+            to_onnx_int8(&self.model, forward, weights, input, outputs, ranges)
+        })
+    }
+
+    fn translate(
+        &self,
+        model: &ModelFn,
+        to_onnx: impl FnOnce(&Forward, &[Weights], &Outputs) -> Result<Graph, ExportError>,
+    ) -> Result<Graph, TrainError> {
         self.require_classes()?;
         let (options, classes) = (self.options(1), self.classes.len());
         let builder = Builder::new(options.batch, options.size, Mode::Evaluate, options.seed);
@@ -29,7 +47,7 @@ impl Classifier {
             }
             (TaskKind::Regression, None) => Outputs::Values { mean: vec![0.0; classes], std: vec![1.0; classes] },
         };
-        Ok(to_onnx(&self.model, &forward, &weights, input, &outputs)?)
+        Ok(to_onnx(&forward, &weights, &outputs)?)
     }
 
     /// What a program needs to know of [`Classifier::to_onnx`], by name: words as they are, everything else as JSON.

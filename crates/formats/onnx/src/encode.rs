@@ -74,6 +74,8 @@ fn data_type(element: ElementType) -> u64 {
     match element {
         ElementType::Float => 1,
         ElementType::Uint8 => 2,
+        ElementType::Int8 => 3,
+        ElementType::Int32 => 6,
         ElementType::Int64 => 7,
     }
 }

@@ -9,6 +9,10 @@ pub enum ElementType {
     Float,
     /// Bytes.
     Uint8,
+    /// 8-bit integers with a sign.
+    Int8,
+    /// 32-bit integers.
+    Int32,
     /// 64-bit integers, which shapes and axes are.
     Int64,
 }
@@ -40,6 +44,23 @@ impl Tensor {
         assert_eq!(dims.iter().product::<usize>(), values.len(), "a tensor of shape {dims:?}");
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         Tensor { element: ElementType::Float, dims: dims.to_vec(), bytes }
+    }
+
+    /// Bytes in row-major order, which are integers without a sign.
+    pub fn bytes(dims: &[usize], values: &[u8]) -> Self {
+        Tensor { element: ElementType::Uint8, dims: dims.to_vec(), bytes: values.to_vec() }
+    }
+
+    /// Integers of 8 bits in row-major order.
+    pub fn int8s(dims: &[usize], values: &[i8]) -> Self {
+        let bytes = values.iter().map(|value| value.cast_unsigned()).collect();
+        Tensor { element: ElementType::Int8, dims: dims.to_vec(), bytes }
+    }
+
+    /// A list of integers of 32 bits.
+    pub fn int32s(values: &[i32]) -> Self {
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        Tensor { element: ElementType::Int32, dims: vec![values.len()], bytes }
     }
 
     /// An integer.

@@ -204,11 +204,11 @@ impl Bound {
 
     /// Results of the step last run: the logits of all local shards, one after another; any other value summed over them.
     pub(super) fn results(&self, plan: &Plan, id: ValueId) -> Vec<f64> {
-        if id != plan.logits {
+        if !plan.is_of_samples(id) {
             return vec![self.sum(plan, id)];
         }
-        let logits = |shard| self.result(plan, id, shard).iter().map(|&logit| logit.into());
-        (0..self.local()).flat_map(logits).collect()
+        let values = |shard| self.result(plan, id, shard).iter().map(|&value| value.into());
+        (0..self.local()).flat_map(values).collect()
     }
 
     /// A result with one value per shard, summed over the hosted ones.

@@ -105,7 +105,7 @@ fn binary(function: Binary) -> &'static str {
 
 impl ToOnnx for Add {
     fn to_onnx(&self, node: &mut Translation) -> Result<(), ExportError> {
-        let [a, b] = [node.operand(0)?, node.operand(1)?];
+        let [a, b] = [node.activation(0)?, node.activation(1)?];
         let c = node.plain("Add", &[&a, &b]);
         node.give(c)
     }

@@ -2,7 +2,7 @@
 
 use enmasse_graph::Window;
 use enmasse_graph::ops::{AdaptiveAvgPool, AvgPool, Conv2d, MaxPool, Normalize};
-use enmasse_onnx::{Attribute, Tensor};
+use enmasse_onnx::{Attribute, Tensor, Value};
 
 use super::ToOnnx;
 use crate::translation::Translation;
@@ -32,7 +32,8 @@ impl ToOnnx for Normalize {
 
 impl ToOnnx for Conv2d {
     fn to_onnx(&self, node: &mut Translation) -> Result<(), ExportError> {
-        let operands = (0..node.operands()).map(|operand| node.operand(operand)).collect::<Result<Vec<_>, _>>()?;
+        let x = node.activation(0)?;
+        let operands: Vec<Value> = [x].into_iter().chain(node.weights_and_bias()?).collect();
         let mut attributes = window(&self.window);
         attributes.push(("dilations", Attribute::ints(self.window.dilation)));
         attributes.push(("group", Attribute::Int(self.groups as i64)));

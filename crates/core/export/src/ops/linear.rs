@@ -9,20 +9,20 @@ use crate::translation::Translation;
 
 impl ToOnnx for LinearForward {
     fn to_onnx(&self, node: &mut Translation) -> Result<(), ExportError> {
-        let x = node.operand(0)?;
-        let is_matrix = node.shape(0).len() == 2;
-        let w = if is_matrix { node.operand(1)? } else { node.transposed_weights(1)? };
-        let bias = if node.operands() > 2 { Some(node.operand(2)?) } else { None };
-        let y = if is_matrix {
+        let x = node.activation(0)?;
+        if node.shape(0).len() == 2 {
             // The weights are as in PyTorch, `[outputs, inputs]`.
-            let operands: Vec<&Value> = [&x, &w].into_iter().chain(&bias).collect();
-            node.onnx.node("Gemm", &operands, &[("transB", Attribute::Int(1))])
+            let operands: Vec<Value> = [x].into_iter().chain(node.weights_and_bias()?).collect();
+            let y = node.onnx.node("Gemm", &operands.iter().collect::<Vec<_>>(), &[("transB", Attribute::Int(1))]);
+            return node.give(y);
+        }
+        let w = node.transposed_weights(1)?;
+        let product = node.plain("MatMul", &[&x, &w]);
+        let y = if node.operands() > 2 {
+            let bias = node.operand(2)?;
+            node.plain("Add", &[&product, &bias])
         } else {
-            let product = node.plain("MatMul", &[&x, &w]);
-            match bias {
-                Some(bias) => node.plain("Add", &[&product, &bias]),
-                None => product,
-            }
+            product
         };
         node.give(y)
     }

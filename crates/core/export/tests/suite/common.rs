@@ -6,9 +6,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::{Device, HostBatch, Program, StepInputs};
-use enmasse_export::{ImageInput, Outputs, Weights, to_onnx};
+use enmasse_export::{ImageInput, Outputs, Weights, to_onnx, to_onnx_int8};
 use enmasse_graph::ops::RunningUpdate;
-use enmasse_graph::{Builder, CompileOptions, Forward, Mode, Op, Phase, Tensor};
+use enmasse_graph::{Builder, CompileOptions, Forward, Mode, Op, Phase, Plan, Tensor};
 use enmasse_onnx::Model;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -39,12 +39,12 @@ impl Runtime {
         Some(Runtime { python, stdin, stdout, folder: tempfile::tempdir().unwrap() })
     }
 
-    /// The output of a model for these images.
-    fn run(&mut self, model: &Model, images: &[u8]) -> Value {
+    /// The output of a model for these images. That of an image alone may be so far from that in a batch.
+    fn run(&mut self, model: &Model, images: &[u8], atol: f64) -> Value {
         let [file, raw] = ["model.onnx", "images.bin"].map(|name| self.folder.path().join(name));
         model.write(&file).unwrap();
         std::fs::write(&raw, images).unwrap();
-        writeln!(self.stdin, "{}", json!({"model": file, "images": raw})).unwrap();
+        writeln!(self.stdin, "{}", json!({"model": file, "images": raw, "atol": atol})).unwrap();
         let mut line = String::new();
         self.stdout.read_line(&mut line).unwrap();
         std::fs::remove_file(&file).unwrap();
@@ -127,6 +127,10 @@ impl Tested<'_> {
         builder.finish(&logits, CLASSES).unwrap()
     }
 
+    fn weights(&self) -> Vec<Weights<'_>> {
+        self.tensors.iter().map(|(name, shape, values)| Weights { name, shape, values }).collect()
+    }
+
     /// Sets the running statistics to those of a step of training, as without them a deep network saturates.
     fn measure_statistics(&mut self, device: &Cpu, pixels: &[u8]) {
         let graph = self.record(Mode::Train).graph;
@@ -188,15 +192,14 @@ fn of_class(logits: &[f64], class: usize) -> impl Iterator<Item = f64> {
     logits.iter().skip(class).step_by(CLASSES).copied()
 }
 
-/// Compares a model's probabilities of the same images, on the CPU and in ONNX Runtime, with images as bytes and as numbers.
-pub fn compare(
-    runtime: &mut Runtime,
-    name: &str,
-    size: usize,
-    inputs: &[ImageInput],
-    channels: usize,
-    model: &dyn Fn(Tensor) -> Tensor,
-) {
+/// A model with random weights, images, and the CPU's probabilities for them.
+struct Prepared<'a> {
+    tested: Tested<'a>,
+    pixels: Vec<u8>,
+    expected: Vec<Vec<f64>>,
+}
+
+fn prepare<'a>(name: &'a str, size: usize, channels: usize, model: &'a dyn Fn(Tensor) -> Tensor) -> Prepared<'a> {
     let (mean, std) = (MEAN[..channels].into(), STD[..channels].into());
     let options = CompileOptions { mean, std, ..CompileOptions::new(name, BATCH, size, CLASSES) };
     let device = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap();
@@ -220,15 +223,26 @@ pub fn compare(
     let is_open = |row: &&Vec<f64>| row.iter().all(|probability| *probability < 0.9);
     assert!(expected.iter().filter(is_open).count() * 2 > BATCH, "{name}: {expected:?}");
     assert!(expected.iter().skip(1).all(|row| farthest(row, &expected[0]) > 0.01), "{name}: {expected:?}");
+    Prepared { tested, pixels, expected }
+}
 
+/// Compares a model's probabilities of the same images, on the CPU and in ONNX Runtime, with images as bytes and as numbers.
+pub fn compare(
+    runtime: &mut Runtime,
+    name: &str,
+    size: usize,
+    inputs: &[ImageInput],
+    channels: usize,
+    model: &dyn Fn(Tensor) -> Tensor,
+) {
+    let Prepared { tested, pixels, expected } = prepare(name, size, channels, model);
     let forward = tested.record(Mode::Evaluate);
-    let weights = tested.tensors.iter().map(|(name, shape, values)| Weights { name, shape, values });
-    let weights: Vec<Weights> = weights.collect();
+    let weights = tested.weights();
     for &input in inputs {
         let graph = to_onnx(name, &forward, &weights, input, &Outputs::Softmax { temperature: 1.0 }).unwrap();
         let exported = Model { graph, producer: "test", version: "1", metadata: vec![("a".into(), "b".into())] };
         let images = of_input(&pixels, input, size, channels);
-        let found = runtime.run(&exported, &images);
+        let found = runtime.run(&exported, &images, 1e-5);
         assert_eq!((&found["name"], &found["shape"]), (&json!("probabilities"), &json!([BATCH, CLASSES])), "{name}");
         let found: Vec<f64> = serde_json::from_value(found["output"].clone()).unwrap();
         for (expected, found) in expected.iter().zip(found.chunks_exact(CLASSES)) {
@@ -238,6 +252,37 @@ pub fn compare(
             assert!(errors[0] <= 1e-4 && errors[1] <= 1e-3, "{name}, {}: {found:?}, not {expected:?}", input.name());
         }
     }
+}
+
+/// Compares the probabilities of a model of integers in ONNX Runtime with those of the CPU in f32. They differ by some hundredths; a wrong
+/// scale, bias or zero makes other predictions.
+pub fn compare_int8(runtime: &mut Runtime, name: &str, size: usize, model: &dyn Fn(Tensor) -> Tensor, most: f64) {
+    let Prepared { tested, pixels, expected } = prepare(name, size, 3, model);
+    let weights = tested.weights();
+    let device = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap();
+    let plans = device.target().compile_calibration(model, &tested.options).unwrap();
+    let kept = plans.evaluate.kept.len();
+    let mut program = device.compile(plans, None).unwrap();
+    tested.tensors.iter().for_each(|(name, _, values)| load(program.as_mut(), name, values));
+    step(program.as_mut(), Mode::Evaluate, &[Phase::Forward, Phase::Loss], &pixels);
+    let ranges: Vec<[f32; 2]> = (0..kept)
+        .map(|index| program.store(&format!("{}{index}", Plan::KEPT)).unwrap())
+        .map(|values| [values.iter().copied().fold(0.0, f64::min), values.iter().copied().fold(0.0, f64::max)])
+        .map(|range| range.map(|limit| limit as f32))
+        .collect();
+    let (forward, input) = (tested.record(Mode::Evaluate), ImageInput::Uint8Nhwc);
+    let outputs = Outputs::Softmax { temperature: 1.0 };
+    let graph = to_onnx_int8(name, &forward, &weights, input, &outputs, &ranges).unwrap();
+    let exported = Model { graph, producer: "test", version: "1", metadata: Vec::new() };
+    // The sums that decide how an activation is rounded may be in another order.
+    let found = runtime.run(&exported, &pixels, 0.05);
+    let found: Vec<f64> = serde_json::from_value(found["output"].clone()).unwrap();
+    let error = expected.iter().zip(found.chunks_exact(CLASSES)).map(|(a, b)| farthest(a, b)).fold(0.0, f64::max);
+    eprintln!("{name}: {error}");
+    assert!(error < most, "{name}: {found:?}, not {expected:?}");
+    let fewer = to_onnx_int8(name, &forward, &weights, input, &outputs, &ranges[1..]).unwrap_err().to_string();
+    let expected = format!("the model has {kept} activations to round, and there are ranges of {}", kept - 1);
+    assert_eq!(fewer, expected, "{name}");
 }
 
 fn farthest(a: &[f64], b: &[f64]) -> f64 {

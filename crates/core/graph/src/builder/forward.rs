@@ -76,6 +76,8 @@ pub struct Forward {
     pub logits: ValueId,
     /// The logits of the teacher, if there is one.
     pub teacher: Option<ValueId>,
+    /// Activations that are to be read after the step.
+    pub kept: Vec<ValueId>,
 }
 
 impl Forward {

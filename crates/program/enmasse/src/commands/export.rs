@@ -30,6 +30,7 @@ pub fn command() -> Command {
                 .help("What torch.load opens, safetensors, or a model for ONNX Runtime, which needs a run"),
         )
         .arg(onnx::input())
+        .args(onnx::int8())
         .arg(file("out", "File to write [default: RUN/weights/best.FORMAT, or beside the weights file]"))
         .arg(switch("json", "Print a JSON object"))
 }
@@ -40,8 +41,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     if word == onnx::EXTENSION {
         return onnx::run(matches, &source);
     }
-    if matches.contains_id("input") {
-        return Err(usage!("--input: is for --to onnx; leave it out"));
+    if let Some(flag) = onnx::of_onnx_alone(matches) {
+        return Err(usage!("--{flag}: is for --to onnx; leave it out"));
     }
     let format = WeightsFormat::ALL.into_iter().find(|format| format.extension() == word).unwrap_or(WeightsFormat::Pth);
     let weights = ExportedWeights::open(&source)?;

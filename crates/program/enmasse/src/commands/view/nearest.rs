@@ -12,6 +12,7 @@ use super::background::{line, open};
 use crate::commands::data::targets;
 use crate::commands::embed::Extractor;
 use crate::commands::report::evaluated::{short_name, thumbnail};
+use crate::data::sample::Sample;
 use crate::failure::{Failure, failed};
 
 /// Training images that are looked at, at most.
@@ -76,7 +77,7 @@ impl Known {
     fn compute(run: &Path, done: &mut dyn FnMut(usize, usize)) -> Result<Self, Failure> {
         let run = open(run)?;
         let data = run.in_parts()?;
-        let sample = Arc::new(Sample { all: data.train.clone(), count: data.train.len().min(MAX_IMAGES) });
+        let sample = Arc::new(Sample::new(data.train.clone(), MAX_IMAGES));
         let images: Arc<dyn Dataset> = sample.clone();
         let count = images.len();
         let mut all = Extractor::new(&run.weights, &run.config, BATCH.min(count.max(1)), None)?;
@@ -108,33 +109,6 @@ impl Known {
     }
 }
 
-/// Some images of a data set, evenly over it.
-struct Sample {
-    all: Arc<dyn Dataset>,
-    count: usize,
-}
-
-impl Sample {
-    /// The number in the data set.
-    fn place(&self, index: usize) -> usize {
-        index * self.all.len() / self.count
-    }
-}
-
-impl Dataset for Sample {
-    fn len(&self) -> usize {
-        self.count
-    }
-
-    fn label(&self, index: usize) -> usize {
-        self.all.label(self.place(index))
-    }
-
-    fn read(&self, index: usize) -> Result<Image, DataError> {
-        self.all.read(self.place(index))
-    }
-}
-
 /// An image without a class.
 struct One(Image);
 
@@ -149,38 +123,5 @@ impl Dataset for One {
 
     fn read(&self, _: usize) -> Result<Image, DataError> {
         Ok(self.0.clone())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// So many images without pixels.
-    struct Many(usize);
-
-    impl Dataset for Many {
-        fn len(&self) -> usize {
-            self.0
-        }
-
-        fn label(&self, index: usize) -> usize {
-            index
-        }
-
-        fn read(&self, _: usize) -> Result<Image, DataError> {
-            Image::new(1, 1, vec![0; 3]).map_err(DataError::from)
-        }
-    }
-
-    #[test]
-    fn a_sample_is_even() {
-        let check = |all: usize, count: usize, expected: &[usize]| {
-            let sample = Sample { all: Arc::new(Many(all)), count };
-            assert_eq!((0..sample.len()).map(|index| sample.label(index)).collect::<Vec<_>>(), expected);
-        };
-        check(3, 3, &[0, 1, 2]);
-        check(10, 4, &[0, 2, 5, 7]);
-        check(0, 0, &[]);
     }
 }
