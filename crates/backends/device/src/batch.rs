@@ -100,8 +100,12 @@ impl From<HostBatch> for Arc<dyn StepBatch> {
     }
 }
 
-/// Checks that a batch has the sizes for `local` shards of the plan, that every label is a class or below 0, every share of a
-/// mixture from 0 to 1, every value to predict a number, and that the plan takes the weight of its loss.
+/// Checks that a batch fits `local` shards of the plan.
+///
+/// # Errors
+/// [`DeviceError::Batch`] unless the batch has the sizes for `local` shards of the plan, every label is a class or
+/// below 0, every share of a mixture is from 0 to 1, every value to predict is finite, and the plan takes the weight of
+/// its loss.
 pub fn check_batch(plan: &Plan, local: usize, batch: &dyn StepBatch) -> Result<(), DeviceError> {
     let samples = local * plan.batch;
     let mixed = if plan.mixture.is_some() { samples } else { 0 };

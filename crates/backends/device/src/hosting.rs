@@ -24,7 +24,10 @@ pub struct Hosting {
 }
 
 impl Hosting {
-    /// The place of this rank of `group`. More ranks than shards are an error, because some would have nothing to do.
+    /// The place of this rank of `group`.
+    ///
+    /// # Errors
+    /// There are more ranks than shards: some would have nothing to do.
     pub fn new(plans: &Plans, group: Option<&Group>) -> Result<Self, DeviceError> {
         let (rank, ranks) = group.map_or((0, 1), |group| (group.rank(), group.world_size()));
         // A program for evaluation only has no collectives. Any number of ranks may divide the work, each with its own

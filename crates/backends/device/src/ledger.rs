@@ -53,7 +53,10 @@ impl Ledger {
         Ticket(number)
     }
 
-    /// The latest step, which `phase` continues. An error if there is none, or if its mode differs.
+    /// The latest step, which `phase` continues.
+    ///
+    /// # Errors
+    /// There is none, or its mode differs.
     pub fn go_on(&self, mode: Mode, phase: Phase) -> Result<Ticket, DeviceError> {
         match self.latest {
             Some(step) if step.mode == mode => Ok(Ticket(step.number)),
@@ -65,6 +68,9 @@ impl Ledger {
     }
 
     /// The ticket of the latest step.
+    ///
+    /// # Errors
+    /// No step has begun.
     pub fn latest(&self) -> Result<Ticket, DeviceError> {
         let none = || DeviceError::Unsupported("no step has begun".into());
         self.latest.map(|step| Ticket(step.number)).ok_or_else(none)
@@ -108,6 +114,10 @@ impl Ledger {
     }
 
     /// The metrics of a step. A failure that is read no longer voids later steps.
+    ///
+    /// # Errors
+    /// [`DeviceError::NonFinite`] if the step's loss was not finite. [`DeviceError::Unsupported`] if the step is not
+    /// among the last two, or has not run the phases that measure it.
     pub fn metrics(&mut self, ticket: Ticket) -> Result<StepMetrics, DeviceError> {
         let Some(step) = [self.latest, self.before].into_iter().flatten().find(|step| step.number == ticket.0) else {
             return Err(DeviceError::Unsupported(format!("step {} is not among the last two", ticket.0)));

@@ -117,6 +117,10 @@ pub trait Device: Send + Sync {
 
     /// Agrees with the devices of the group's other ranks on how their programs exchange numbers: lines for people, the same on all
     /// ranks, which all call this.
+    ///
+    /// # Errors
+    /// The group fails, or the device was opened for sums ([`Summation`](crate::Summation)) that these ranks cannot
+    /// make.
     fn ways(&self, group: &Group) -> Result<Vec<String>, DeviceError> {
         Ok(group.ways().to_vec())
     }
@@ -165,32 +169,47 @@ pub trait Device: Send + Sync {
         }
     }
 
-    /// The algorithm for each instruction of a plan, in the device's own names; "" if there is no choice. An error if the plan
-    /// chooses an algorithm that cannot compute the instruction or that this device does not have.
+    /// The algorithm for each instruction of a plan, in the device's own names; "" if there is no choice.
+    ///
+    /// # Errors
+    /// The plan chooses an algorithm that cannot compute the instruction or that this device does not have, or the
+    /// device fails.
     fn algorithms(&self, plan: &Plan) -> Result<Vec<String>, DeviceError> {
         Ok(vec![String::new(); plan.instructions.len()])
     }
 
     /// The device's own work for a step, one piece a line, after a line that sums it up. Empty if the plan's instructions are all
     /// there is to say.
+    ///
+    /// # Errors
+    /// The device cannot run the plans, or it fails.
     fn work(&self, _plans: &Plans, _hosting: &Hosting, _mode: Mode) -> Result<Vec<String>, DeviceError> {
         Ok(Vec::new())
     }
 
     /// Measures the fastest algorithm of each operation of the plans that has several and is not in `known`.
     /// [`Plans::choose`] makes choices part of the plans, and [`Device::compile`] obeys them.
+    ///
+    /// # Errors
+    /// The device has too little memory for an operation, or cannot compute it.
     fn tune(&self, _plans: &Plans, _known: &Choices) -> Result<Tuned, DeviceError> {
         Ok(Tuned::default())
     }
 
     /// The peak rate of matmuls with activations of this plan's precision, in 10^9 floating-point operations per second;
     /// `None` if unknown.
+    ///
+    /// # Errors
+    /// The device cannot measure it.
     fn peak_gflops(&self, _plan: &Plan) -> Result<Option<f64>, DeviceError> {
         Ok(None)
     }
 
     /// The least time of each instruction of a plan with one shard, by limits of the device that it measures now; `None` if it
     /// measures none.
+    ///
+    /// # Errors
+    /// The device cannot measure its limits, or the plan has several shards.
     fn roofline(&self, _plan: &Plan) -> Result<Option<Roofline>, DeviceError> {
         Ok(None)
     }
@@ -201,6 +220,9 @@ pub trait Device: Send + Sync {
     }
 
     /// The free bytes of the device's own memory; `None` if programs take memory of the host.
+    ///
+    /// # Errors
+    /// The device does not answer.
     fn free_memory(&self) -> Result<Option<usize>, DeviceError> {
         Ok(None)
     }
@@ -211,11 +233,18 @@ pub trait Device: Send + Sync {
     }
 
     /// The memory that a program of these plans would hold, which is not allocated.
+    ///
+    /// # Errors
+    /// The device cannot run the plans: they have an instruction, a precision or an algorithm that it does not have.
     fn memory(&self, plans: &Plans, hosting: &Hosting) -> Result<Memory, DeviceError>;
 
     /// Allocates everything that the plans need, and sets parameters to zero and buffers to their initial values. `group`
     /// connects the ranks. The program hosts this rank's part of the plans' shards ([`crate::Hosting`]), and the plans are those of
     /// this rank ([`Plans::of_rank`]).
+    ///
+    /// # Errors
+    /// The device has too little memory, or cannot run the plans. Or the group has more ranks than the plans have
+    /// shards, or fails.
     fn compile(&self, plans: Plans, group: Option<Group>) -> Result<Box<dyn Program>, DeviceError>;
 }
 
@@ -240,13 +269,22 @@ pub trait Program: Send {
     fn plans(&self) -> &Plans;
 
     /// Sets a state tensor.
+    ///
+    /// # Errors
+    /// There is no state tensor with this name, it has another number of elements, or the device or the group fails.
     fn load(&mut self, name: &str, values: &[f64]) -> Result<(), DeviceError>;
 
     /// Reads a tensor.
+    ///
+    /// # Errors
+    /// There is no tensor with this name, no step has computed it yet, or the device or the group fails.
     fn store(&mut self, name: &str) -> Result<Vec<f64>, DeviceError>;
 
     /// Sets state tensors to f32 values in stored order ([`enmasse_graph::Layout`]). Several threads may call `fill` at once
     /// with pieces of tensors. It must set every element of each piece.
+    ///
+    /// # Errors
+    /// The device or the group fails. Some of the tensors may be set then.
     fn fill_state(&mut self, which: &Which, fill: &Fill) -> Result<(), DeviceError> {
         let chosen: Vec<StateTensor> = self.plans().state.iter().filter(|tensor| which(tensor)).cloned().collect();
         for tensor in chosen {
@@ -260,6 +298,9 @@ pub trait Program: Send {
 
     /// Passes state tensors to `read` as f32 in stored order, each once and whole. Several threads may call `read` at once.
     /// A rank may read what its program holds without the others.
+    ///
+    /// # Errors
+    /// The device or the group fails. `read` may have got some of the tensors then.
     fn read_state(&mut self, which: &Which, read: &Read) -> Result<(), DeviceError> {
         let chosen = self.plans().state.iter().enumerate().filter(|(_, tensor)| which(tensor));
         let chosen: Vec<(usize, StateTensor)> = chosen.map(|(number, tensor)| (number, tensor.clone())).collect();
@@ -275,15 +316,26 @@ pub trait Program: Send {
     /// Runs the given phases of a step, in order. May return before they are done; [`Program::metrics`] returns errors of the
     /// step itself. Phases after [`Phase::Forward`] continue with the batch of that forward. A program that hosts several
     /// shards may require forward to backward of a training step in one call.
+    ///
+    /// # Errors
+    /// The batch does not fit the plan ([`check_batch`](crate::check_batch)), a phase comes before the one that it
+    /// needs, there is no plan for `mode`, or the device or the group fails.
     fn submit(&mut self, mode: Mode, phases: &[Phase], inputs: &StepInputs) -> Result<Ticket, DeviceError>;
 
     /// Waits for the latest step or the one before, and returns its metrics. [`crate::Ledger`] documents how a loss that is
     /// not finite affects later steps.
+    ///
+    /// # Errors
+    /// [`DeviceError::NonFinite`] if the step's loss was not finite: parameters are as before the step. The step is not
+    /// among the last two, it has not run the phases that measure it, or the device or the group fails.
     fn metrics(&mut self, ticket: Ticket) -> Result<StepMetrics, DeviceError>;
 
     /// Continues in another group, or without one. State stays in place, and the program hosts its new rank's part of the
     /// shards of `plans`. Steps in flight end first. If their sums cannot finish because the old group failed, that is not an
-    /// error, since the caller repeats the step. The plans must hold the same state as before.
+    /// error, since the caller repeats the step.
+    ///
+    /// # Errors
+    /// The plans do not hold the same state as before, the device has too little memory, or the new group fails.
     fn rejoin(&mut self, plans: Plans, group: Option<Group>) -> Result<(), DeviceError>;
 
     /// Starts to measure the time of every instruction. Measuring itself takes some time.

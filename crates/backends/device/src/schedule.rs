@@ -59,6 +59,9 @@ impl ShardSchedule {
     }
 
     /// Refuses phases that would overwrite what other shards need: shards that run one after another share activations.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] for a part of a step's phases, if this program runs its shards one after another.
     pub fn check_phases(&self, mode: Mode, phases: &[Phase]) -> Result<(), DeviceError> {
         let whole: &[Phase] = match mode {
             Mode::Train => &[Phase::Forward, Phase::Loss, Phase::Backward],

@@ -57,6 +57,9 @@ pub fn find_tensor<'a>(plans: &'a Plans, latest: Option<&'a Plan>, name: &str) -
 }
 
 /// Finds the state tensor called `name`, which is to be set to this many values.
+///
+/// # Errors
+/// [`DeviceError::Name`] if there is none, [`DeviceError::Size`] if it has another number of elements.
 pub fn find_state<'a>(plans: &'a Plans, name: &str, found: usize) -> Result<&'a StateTensor, DeviceError> {
     let tensor = plans.find(name).ok_or_else(|| DeviceError::Name(name.into()))?;
     let expected = tensor.shape.elements();
@@ -76,6 +79,9 @@ pub fn from_torch(values: &[f64], shape: &Shape, layout: Layout, mut set: impl F
 }
 
 /// Checks that a program with the state of `held` can continue with `plans`, as in [`crate::Program::rejoin`].
+///
+/// # Errors
+/// They hold other tensors of state.
 pub fn check_same_state(held: &Plans, plans: &Plans) -> Result<(), DeviceError> {
     if held.state == plans.state {
         return Ok(());
