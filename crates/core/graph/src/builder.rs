@@ -120,7 +120,10 @@ impl Builder {
         images.record(op, &[], shape)
     }
 
-    /// The recorded graph. Returns the first error of a layer, or an error if `logits` are not `[batch, classes]`.
+    /// The recorded graph.
+    ///
+    /// # Errors
+    /// The first error of a layer, or `logits` are not `[batch, classes]`.
     pub fn finish(self, logits: &Tensor, classes: usize) -> Result<Forward, GraphError> {
         let state = self.state.borrow();
         if let Some(error) = &state.error {

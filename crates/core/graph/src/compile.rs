@@ -17,6 +17,9 @@ use crate::{
 
 /// Compiles the training and the evaluation step of a model for the default target; see [`Target::compile`].
 ///
+/// # Errors
+/// Those of [`Target::compile`].
+///
 /// ```
 /// use enmasse_graph::{CompileOptions, Tensor, compile};
 /// let model = |x: Tensor| x.flatten().linear("fc1", 32).relu().linear("fc2", 10);
@@ -28,12 +31,20 @@ pub fn compile(model: &dyn Fn(Tensor) -> Tensor, options: &CompileOptions) -> Re
 }
 
 /// Compiles only the evaluation step, for the default target; see [`Target::compile_evaluation`].
+///
+/// # Errors
+/// Those of [`Target::compile_evaluation`].
 pub fn compile_evaluation(model: &dyn Fn(Tensor) -> Tensor, options: &CompileOptions) -> Result<Plans, GraphError> {
     Target::default().compile_evaluation(model, options)
 }
 
 impl Target<'_> {
     /// Compiles the training and the evaluation step of a model.
+    ///
+    /// # Errors
+    /// An option is out of range or contradicts another, or a layer does not take what it is given. Or what is trained
+    /// and the loss do not fit: a trained parameter does not reach the loss, a gradient reaches an operation that has
+    /// none, or nothing is left to train.
     pub fn compile(&self, model: &dyn Fn(Tensor) -> Tensor, options: &CompileOptions) -> Result<Plans, GraphError> {
         options.check()?;
         let mut forward = self.record(model, options, Mode::Train)?;
@@ -51,6 +62,9 @@ impl Target<'_> {
     }
 
     /// Compiles only the evaluation step, without gradients and optimiser state.
+    ///
+    /// # Errors
+    /// An option is out of range or contradicts another, or a layer does not take what it is given.
     pub fn compile_evaluation(
         &self,
         model: &dyn Fn(Tensor) -> Tensor,
@@ -67,6 +81,10 @@ impl Target<'_> {
     /// Compiles an evaluation step whose logits are the features of a layer: of the one with this name, with what follows it without a
     /// name, or without a name what the last linear layer reads. Features of an image's places are their mean. The plan's classes are
     /// as many as the features, so labels should be -1.
+    ///
+    /// # Errors
+    /// Those of [`compile_evaluation`](Self::compile_evaluation). Or the model has no such layer, or without a name
+    /// does not end in a linear layer.
     pub fn compile_features(
         &self,
         model: &dyn Fn(Tensor) -> Tensor,

@@ -44,8 +44,11 @@ pub struct HeatmapPlans {
 }
 
 impl Target<'_> {
-    /// Compiles an evaluation step that computes heatmaps. Precision, loss and metrics of the options do not matter. It is an error if the
-    /// model has neither attention with a class token nor a map of features.
+    /// Compiles an evaluation step that computes heatmaps. Precision, loss and metrics of the options do not matter.
+    ///
+    /// # Errors
+    /// The model has neither attention with a class token nor a map of features, an option is out of range, or a layer
+    /// does not take what it is given.
     ///
     /// ```
     /// use enmasse_graph::{CompileOptions, Conv, HeatmapMethod, Pool, Target, Tensor};

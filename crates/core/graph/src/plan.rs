@@ -276,8 +276,10 @@ impl Plan {
 }
 
 impl Update {
-    /// The operands in `plan`, and the number of elements, from the start of the arenas, among which they are. The error says
-    /// what a device cannot update: operands that do not lie as ranges of the arenas say.
+    /// The operands in `plan`, and the number of elements, from the start of the arenas, among which they are.
+    ///
+    /// # Errors
+    /// What a device cannot update: operands that do not lie as ranges of the arenas say.
     pub fn in_plan<'a>(&self, plan: &Plan, inputs: &'a [ValueId]) -> Result<(UpdateOperands<'a>, usize), String> {
         let kept = self.optimizer.state_names().len();
         let arity = || format!("{} operands, for {kept} tensors of state per parameter", inputs.len());

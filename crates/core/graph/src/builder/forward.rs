@@ -103,6 +103,10 @@ impl Forward {
     }
 
     /// Records a function of logits and targets in the loss phase. Errors call it `what`. Returns its value, `f32 [N]`.
+    ///
+    /// # Errors
+    /// The function's first error in an operation; or it takes other values than these two, does not give a number for
+    /// each sample, or does not depend on the logits.
     pub fn record(
         &mut self,
         what: &str,

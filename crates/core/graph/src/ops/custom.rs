@@ -21,7 +21,10 @@ pub trait CustomOperation: fmt::Debug + Send + Sync {
         String::new()
     }
 
-    /// The shape of the result of operands with these shapes, or what is wrong with them, as `takes ...`.
+    /// The shape of the result of operands with these shapes.
+    ///
+    /// # Errors
+    /// What is wrong with them, as `takes ...`.
     fn shape(&self, operands: &[Shape]) -> Result<Shape, String>;
 
     /// Writes every element of the result. Operands and result are dense, in the order of their shapes. `parallel(n, job)` runs
@@ -30,6 +33,9 @@ pub trait CustomOperation: fmt::Debug + Send + Sync {
 
     /// Turns `dy`, the gradient of the node's result, into gradients of its operands. Without this method the operation cannot
     /// stand between a loss and what is trained.
+    ///
+    /// # Errors
+    /// [`GraphError::NotDifferentiable`], unless the operation has this method.
     fn gradient(&self, _backward: &mut Backward, node: &Node, _dy: ValueId) -> Result<(), GraphError> {
         Err(GraphError::NotDifferentiable { layer: node.layer.clone(), operation: self.name() })
     }

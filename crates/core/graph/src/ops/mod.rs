@@ -159,6 +159,9 @@ pub trait Operation {
     fn loss_gradient(&self, _backward: &mut Backward, _node: &Node) {}
 
     /// Turns `dy`, the gradient of the node's first result, into gradients of its operands.
+    ///
+    /// # Errors
+    /// [`GraphError::NotDifferentiable`] if the operation has no gradient.
     fn gradient(&self, _backward: &mut Backward, node: &Node, _dy: ValueId) -> Result<(), GraphError> {
         Err(GraphError::NotDifferentiable { layer: node.layer.clone(), operation: self.name() })
     }

@@ -205,8 +205,11 @@ macro_rules! optimizers {
                 }
             }
 
-            /// The optimiser with its defaults, except for the hyper-parameters that are given by name and text. The error says
-            /// which names there are, or which numbers are allowed.
+            /// The optimiser with its defaults, except for the hyper-parameters that are given by name and text.
+            ///
+            /// # Errors
+            /// The optimiser has no such hyper-parameter, a number is not allowed, or the optimiser is one of another
+            /// program's own. The text says which names there are, or which numbers are allowed.
             pub fn with<'a>(self, given: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Optimizer, String> {
                 match self {
                     $(OptimizerKind::$optimizer => {
