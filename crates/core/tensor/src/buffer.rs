@@ -25,7 +25,10 @@ unsafe impl Send for AlignedBuffer {}
 unsafe impl Sync for AlignedBuffer {}
 
 impl AlignedBuffer {
-    /// Maps `len` zeroed bytes. The error is the kernel's.
+    /// Maps `len` zeroed bytes.
+    ///
+    /// # Errors
+    /// The kernel's, if it does not give the memory.
     pub fn zeroed(len: usize) -> std::io::Result<Self> {
         let align = if len >= LARGE_PAGE { LARGE_PAGE } else { 64 };
         let mapped = (len.max(1).checked_add(if align == LARGE_PAGE { LARGE_PAGE } else { 0 }))

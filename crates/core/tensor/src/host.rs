@@ -11,7 +11,10 @@ use crate::AlignedBuffer;
 
 /// Allocates buffers that a device can read from.
 pub trait HostMemory: Send + Sync {
-    /// A buffer of `bytes` zeroed bytes, aligned to 64. The error is that of the system or the driver.
+    /// A buffer of `bytes` zeroed bytes, aligned to 64.
+    ///
+    /// # Errors
+    /// That of the system or the driver, if there is too little memory.
     fn allocate(&self, bytes: usize) -> io::Result<HostBuffer>;
 }
 
