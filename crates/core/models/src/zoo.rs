@@ -180,6 +180,9 @@ pub fn models() -> &'static [Model] {
 
 /// The model named `name`, as torchvision spells it; `-` and `_` are equivalent.
 ///
+/// # Errors
+/// [`ModelError::Unknown`] if there is none. It names the nearest.
+///
 /// ```
 /// assert_eq!(enmasse_models::find("resnet34").unwrap().name(), "resnet34");
 /// assert_eq!(enmasse_models::find("resnet18_cifar").unwrap().name(), "resnet18-cifar");
