@@ -85,6 +85,9 @@ pub enum Problem {
 /// - gradients and optimiser state lie at the offsets of their parameters,
 /// - every value is aligned and inside its arena,
 /// - the values that are read after the step are still intact.
+///
+/// # Errors
+/// The first value whose place is not safe.
 pub fn aliasing_is_safe(plan: &Plan) -> Result<(), UnsafeAliasing> {
     let mut memory = Memory::new(plan);
     memory.start()?;

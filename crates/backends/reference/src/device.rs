@@ -6,7 +6,10 @@ use enmasse_graph::{Plans, Role};
 
 use crate::ReferenceProgram;
 
-/// Opens the reference device for one rank. It has no options, so any choice of how to compute is refused.
+/// Opens the reference device for one rank. It has no options.
+///
+/// # Errors
+/// The request chooses how to compute: a number of the device, an instruction-set level, `exact`, or sums in bf16.
 pub fn open(request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
     let refuse = |reason: String| Err(DeviceError::Unsupported(reason));
     // It computes on the rank's own thread, so the numbers of threads do not matter.

@@ -41,12 +41,18 @@ pub struct Difference {
 impl ReferenceProgram {
     /// Makes a program for this rank's part of the shards, or for all shards without a group. Parameters and optimiser state
     /// are zero; buffers have their initial values.
+    ///
+    /// # Errors
+    /// There are more ranks than shards.
     pub fn new(plans: Plans, group: Option<Group>) -> Result<Self, DeviceError> {
         ReferenceProgram::with(plans, group, false)
     }
 
     /// Makes a program that rounds values to bf16 or f16 if the plan stores them so, and also weights that multiply such activations.
     /// It computes what a device with exact sums would.
+    ///
+    /// # Errors
+    /// There are more ranks than shards.
     pub fn rounding(plans: Plans, group: Option<Group>) -> Result<Self, DeviceError> {
         ReferenceProgram::with(plans, group, true)
     }
@@ -72,6 +78,9 @@ impl ReferenceProgram {
     }
 
     /// Reads a tensor of one local shard, by any name that [`Program::store`] accepts, without summing over shards.
+    ///
+    /// # Errors
+    /// There is no such shard or tensor, or no step has computed it yet.
     pub fn store_shard(&self, shard: usize, name: &str) -> Result<Vec<f64>, DeviceError> {
         let unknown = || DeviceError::Name(name.into());
         let memory = self.shards.get(shard).ok_or_else(unknown)?;
@@ -101,6 +110,9 @@ impl ReferenceProgram {
     }
 
     /// Sets a state tensor of one shard only. Tests use it to make shards differ.
+    ///
+    /// # Errors
+    /// There is no such shard or state tensor, or it has another number of elements. Nothing changes then.
     pub fn load_shard(&mut self, shard: usize, name: &str, values: &[f64]) -> Result<(), DeviceError> {
         let tensor = find_state(&self.plans, name, values.len())?;
         let mut stored = vec![0.0; values.len()];
