@@ -17,8 +17,11 @@ pub trait Dataset: Send + Sync {
     /// The class of sample `index`, from 0. `index` is below [`len`](Dataset::len).
     fn label(&self, index: usize) -> usize;
 
-    /// The image of sample `index`. The same index must always give the same image. A loader may skip a sample whose
-    /// error is [`DataError::Image`] or [`DataError::Read`] ([`DataError::is_unreadable`]); other errors end the run.
+    /// The image of sample `index`. The same index must always give the same image.
+    ///
+    /// # Errors
+    /// [`DataError::Image`] or [`DataError::Read`] if this sample cannot be read and others may: a loader may skip it
+    /// ([`DataError::is_unreadable`]). Any other error ends the run.
     fn read(&self, index: usize) -> Result<Image, DataError>;
 
     /// The numbers that a model is to predict of sample `index`, for a task whose targets are values. Every sample has as many, and
@@ -50,6 +53,9 @@ impl dyn Dataset + '_ {
 
     /// Reads the part of an image that `wanted` chooses for its width and height, or more: by its
     /// [`Locality`], or else the whole image.
+    ///
+    /// # Errors
+    /// Those of [`Dataset::read`]. The content of `view` is undefined then.
     pub fn read_part(
         &self,
         index: usize,

@@ -32,8 +32,10 @@ pub struct TrainLoader {
 }
 
 impl TrainLoader {
-    /// A loader over `dataset` in enmasse's own order. `seed` decides order and augmentation. Fails if a setting is out
-    /// of range, or if the data set is empty.
+    /// A loader over `dataset` in enmasse's own order. `seed` decides order and augmentation.
+    ///
+    /// # Errors
+    /// A setting is out of range, or the data set is empty.
     pub fn new(
         pool: &DecodePool,
         dataset: Arc<dyn Dataset>,
@@ -45,6 +47,9 @@ impl TrainLoader {
     }
 
     /// The same in the order of `sampler`.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new), or the data set does not have what the sampler needs: [`TrainOrder::of`].
     pub fn with_sampler(
         pool: &DecodePool,
         dataset: Arc<dyn Dataset>,
@@ -67,8 +72,10 @@ impl TrainLoader {
     }
 
     /// Whether an epoch leaves out its last global batch if that is not full. Otherwise the places of that batch that have no sample
-    /// show the images that follow, which are the first of the epoch: see [`Batch::loss_weight`]. Fails if an epoch has no full batch to
-    /// keep.
+    /// show the images that follow, which are the first of the epoch: see [`Batch::loss_weight`].
+    ///
+    /// # Errors
+    /// `drops` is set, and an epoch has no full batch.
     pub fn drop_last(self, drops: bool) -> Result<Self, DataError> {
         Ok(TrainLoader { order: self.order.drop_last(drops)?, ..self })
     }
@@ -149,7 +156,10 @@ pub struct EvalLoader {
 }
 
 impl EvalLoader {
-    /// A loader over `dataset`. Fails if a setting is out of range.
+    /// A loader over `dataset`.
+    ///
+    /// # Errors
+    /// A setting is out of range.
     pub fn new(
         pool: &DecodePool,
         dataset: Arc<dyn Dataset>,
@@ -162,8 +172,10 @@ impl EvalLoader {
         Ok(EvalLoader { order, transform: Arc::new(transform), crops: [EvalCrop::CENTER].into(), core })
     }
 
-    /// Takes these crops instead of the middle alone: a pass has each batch once for each of them, in turn. Fails without any, or if
-    /// the transform resizes to less than a crop.
+    /// Takes these crops instead of the middle alone: a pass has each batch once for each of them, in turn.
+    ///
+    /// # Errors
+    /// There are none, or the transform resizes to less than a crop.
     pub fn cropped(mut self, crops: &[EvalCrop]) -> Result<Self, DataError> {
         if crops.is_empty() {
             return Err(DataError::Setting("there must be a crop at least".to_owned()));

@@ -23,12 +23,18 @@ pub trait Locality: Dataset {
 
     /// Makes `bytes` the file of the image of sample `index`, and returns true. The default is for images that are not
     /// files of their own, such as CIFAR's: it returns false.
+    ///
+    /// # Errors
+    /// The file cannot be read.
     fn read_file(&self, _index: usize, _bytes: &mut Vec<u8>) -> Result<bool, DataError> {
         Ok(false)
     }
 
     /// [`read`](Dataset::read) of the part that `wanted` chooses for the image's width and height, or of more, into memory
     /// that is reused. The default reads the whole image.
+    ///
+    /// # Errors
+    /// Those of [`read`](Dataset::read).
     fn read_part(
         &self,
         index: usize,

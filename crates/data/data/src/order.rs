@@ -45,7 +45,10 @@ impl Sharding {
         self.local.start.saturating_mul(self.batch)..self.local.end.saturating_mul(self.batch)
     }
 
-    /// Fails if a number is zero or out of range.
+    /// Checks the numbers.
+    ///
+    /// # Errors
+    /// A number is zero or out of range.
     pub fn check(&self) -> Result<(), DataError> {
         let Sharding { local, shards, batch } = self;
         if *batch == 0 || *shards == 0 {
@@ -135,12 +138,18 @@ enum Parts {
 
 impl TrainOrder {
     /// enmasse's order of `samples` samples, at least one, in global batches of `global_batch`.
+    ///
+    /// # Errors
+    /// `global_batch` is zero, or there is no sample, or 2^32 of them.
     pub fn new(seed: u64, samples: usize, global_batch: usize) -> Result<Self, DataError> {
         Self::with_sampler(Sampler::Shuffle, seed, samples, &Sharding::one(0, 1, global_batch))
     }
 
-    /// The order of `sampler` for `samples` samples, at least one. It is the same for every shard. A balanced order needs
-    /// labels, and one of blocks these: see [`TrainOrder::of`].
+    /// The order of `sampler` for `samples` samples, at least one. It is the same for every shard.
+    ///
+    /// # Errors
+    /// A number of the sampler or of `sharding` is zero or out of range, or an epoch would have no sample. A balanced
+    /// order needs labels, and one of blocks these: only [`TrainOrder::of`] makes them.
     pub fn with_sampler(sampler: Sampler, seed: u64, samples: usize, sharding: &Sharding) -> Result<Self, DataError> {
         match sampler {
             Sampler::Resampled { balanced: true, .. } => {
@@ -152,6 +161,10 @@ impl TrainOrder {
     }
 
     /// The order of `sampler` for the samples of `dataset`.
+    ///
+    /// # Errors
+    /// A number of the sampler or of `sharding` is zero or out of range, or an epoch would have no sample. Or the order
+    /// is one of blocks, and those of the data set are missing or do not add up to its samples.
     pub fn of(dataset: &dyn Dataset, sampler: Sampler, seed: u64, sharding: &Sharding) -> Result<Self, DataError> {
         let parts = match sampler {
             Sampler::Resampled { balanced: true, .. } => Parts::Classes(Classes::of(dataset)),
@@ -195,7 +208,10 @@ impl TrainOrder {
         Ok(TrainOrder { sampler, parts, seed, samples, entries, shards, global_batch, drops_last: false })
     }
 
-    /// Whether an epoch leaves out its last global batch if that is not full, as PyTorch's `drop_last`. Fails if it has no other.
+    /// Whether an epoch leaves out its last global batch if that is not full, as PyTorch's `drop_last`.
+    ///
+    /// # Errors
+    /// `drops` is set, and an epoch has no full batch.
     pub fn drop_last(self, drops: bool) -> Result<Self, DataError> {
         let TrainOrder { samples, shards, global_batch, .. } = self;
         match drops && self.entries < global_batch {
@@ -468,6 +484,9 @@ pub struct EvalOrder {
 
 impl EvalOrder {
     /// The order of `samples` samples for the local shards.
+    ///
+    /// # Errors
+    /// A number of `sharding` is zero or out of range.
     pub fn new(samples: usize, sharding: Sharding) -> Result<Self, DataError> {
         sharding.check()?;
         Ok(EvalOrder { samples, taken: samples, sharding })

@@ -26,7 +26,10 @@ pub struct DecodePool {
 }
 
 impl DecodePool {
-    /// Starts `threads` threads, at least one. Fails if the system refuses.
+    /// Starts `threads` threads, at least one.
+    ///
+    /// # Errors
+    /// The system refuses a thread. Those that have been started end then.
     pub fn new(threads: usize) -> Result<Self, DataError> {
         let mut pool = Threads { shared: Arc::default(), handles: Vec::new() };
         for number in 0..threads.max(1) {
@@ -60,15 +63,19 @@ impl DecodePool {
         self.timeout
     }
 
-    /// [`Locality::reading_bytes`](crate::Locality::reading_bytes), which may open files, on a thread of the pool. Fails if there is no answer for the longest
-    /// time that a batch waits for an image.
+    /// [`Locality::reading_bytes`](crate::Locality::reading_bytes), which may open files, on a thread of the pool.
+    ///
+    /// # Errors
+    /// There is no answer for the longest time that a batch waits for an image, or the data set panics.
     pub fn reading_bytes(&self, dataset: &Arc<dyn Dataset>) -> Result<usize, DataError> {
         let asked = dataset.clone();
         self.ask(dataset, move |_| asked.locality().map_or(0, |locality| locality.reading_bytes()))
     }
 
-    /// The answer to a question about a data set, which may open files, from a thread of the pool. Fails like
-    /// [`reading_bytes`](Self::reading_bytes).
+    /// The answer to a question about a data set, which may open files, from a thread of the pool.
+    ///
+    /// # Errors
+    /// Those of [`reading_bytes`](Self::reading_bytes).
     pub fn ask<T: Send + 'static>(
         &self,
         dataset: &Arc<dyn Dataset>,

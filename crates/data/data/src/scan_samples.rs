@@ -23,8 +23,9 @@ impl DecodePool {
     /// Calls `look` for every sample of `dataset` on the threads of the pool, with a view whose memory is reused. `take` gets
     /// the results on the calling thread, in the order of the samples. Only a few exist at a time.
     ///
-    /// Fails with the first error of `take`, if `look` panics, or if no result comes for the longest time that a batch waits
-    /// for an image.
+    /// # Errors
+    /// The first error of `take`, `look` panics, or no result comes for the longest time that a batch waits for an
+    /// image. The other samples are left out then.
     pub fn scan<T: Send + 'static, E: From<DataError>>(
         &self,
         dataset: &Arc<dyn Dataset>,
