@@ -16,6 +16,9 @@ pub struct Image {
 
 impl Image {
     /// An image of `width` × `height` from its `width * height * 3` bytes.
+    ///
+    /// # Errors
+    /// There are not that many bytes, or the image would have no pixels.
     pub fn new(width: usize, height: usize, pixels: Vec<u8>) -> Result<Self, ImageError> {
         match width.checked_mul(height).and_then(|n| n.checked_mul(3)) {
             Some(bytes) if bytes == pixels.len() && bytes > 0 => Ok(Image { width, height, pixels }),
@@ -47,8 +50,10 @@ impl Image {
         &mut self.pixels
     }
 
-    /// Changes the dimensions, in the same memory where that fits. The caller overwrites every byte. Fails without
-    /// memory, and leaves no image then.
+    /// Changes the dimensions, in the same memory where that fits. The caller overwrites every byte.
+    ///
+    /// # Errors
+    /// There is no memory for it. It leaves no image then.
     pub fn reshape(&mut self, width: usize, height: usize) -> io::Result<&mut [u8]> {
         (self.width, self.height) = (0, 0);
         reuse(&mut self.pixels, width * height * 3)?;

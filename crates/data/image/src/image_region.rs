@@ -52,6 +52,9 @@ pub struct ImageRegion {
 
 impl ImageRegion {
     /// Shows the whole image that `read` reads.
+    ///
+    /// # Errors
+    /// That of `read`.
     pub fn whole<E>(&mut self, read: impl FnOnce(&mut Image) -> Result<(), E>) -> Result<(), E> {
         self.mode = None;
         read(&mut self.image)?;
@@ -67,8 +70,10 @@ impl ImageRegion {
         result
     }
 
-    /// Shows `rows` of an image of `width` × `height`. The caller overwrites their bytes, three for each pixel. Fails without
-    /// memory.
+    /// Shows `rows` of an image of `width` × `height`. The caller overwrites their bytes, three for each pixel.
+    ///
+    /// # Errors
+    /// There is no memory for them. It leaves no image then.
     pub fn show_rows(&mut self, (width, height): (usize, usize), rows: Range<usize>) -> io::Result<&mut [u8]> {
         (self.width, self.height, self.left, self.top, self.shrink) = (width, height, 0, rows.start, 1);
         self.mode = None;

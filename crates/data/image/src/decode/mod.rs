@@ -50,6 +50,10 @@ impl Default for ReadOptions {
 type Mode = Option<&'static str>;
 
 /// Reads and decodes one image file. See [`decode`].
+///
+/// # Errors
+/// [`ImageError::Read`] if the file cannot be read, is no regular file, or there is no memory for its pixels;
+/// [`ImageError::Image`] if it is no image that [`decode`] takes.
 pub fn open(path: impl AsRef<Path>, options: ReadOptions) -> Result<Image, ImageError> {
     let mut view = ImageRegion::default();
     read_part(path.as_ref(), options, &RegionRequest::whole, &mut view)?;
@@ -57,6 +61,9 @@ pub fn open(path: impl AsRef<Path>, options: ReadOptions) -> Result<Image, Image
 }
 
 /// [`open`] for an image file that lies in memory. `name` is for error messages.
+///
+/// # Errors
+/// Those of [`open`].
 pub fn open_bytes(bytes: &[u8], name: impl FnOnce() -> String, options: ReadOptions) -> Result<Image, ImageError> {
     let mut view = ImageRegion::default();
     read_part_of(bytes, name, options, &RegionRequest::whole, &mut view)?;
@@ -64,6 +71,9 @@ pub fn open_bytes(bytes: &[u8], name: impl FnOnce() -> String, options: ReadOpti
 }
 
 /// [`open`] for what is `wanted` of an image with this width and height. Only JPEG files are decoded in part.
+///
+/// # Errors
+/// Those of [`open`]. The content of `view` is undefined then.
 pub fn read_part(
     path: &Path,
     options: ReadOptions,
@@ -75,6 +85,9 @@ pub fn read_part(
 }
 
 /// [`read_part`] of an image file that lies in memory. `name` is for error messages.
+///
+/// # Errors
+/// Those of [`open`]. The content of `view` is undefined then.
 pub fn read_part_of(
     bytes: &[u8],
     name: impl FnOnce() -> String,
@@ -117,13 +130,16 @@ impl From<io::Error> for Fault {
 
 /// Decodes the bytes of a JPEG, PNG, WebP, BMP or GIF file to RGB; of an animation the first frame.
 ///
-/// An image that is not RGB (grayscale, CMYK, palette, alpha) is converted, or without [`ReadOptions::convert_rgb`] an error with
-/// Pillow's name of its mode. The error is a sentence without the file's name.
+/// An image that is not RGB (grayscale, CMYK, palette, alpha) is converted.
 ///
 /// Decoding P pixels takes 3 P bytes for the image and, while it lasts, at most 6 P for the coefficients of a JPEG of several
 /// scans (8 P with CMYK's inks), 4 P for the samples of a PNG that is converted, 1 P for the numbers of a GIF's or BMP's
 /// colours, 3 P to turn it, and for a WebP its file again with 4 P, or 7 P for an animation; P is at most 89,478,485. For a JPEG's
 /// coefficients each side of the image counts as a multiple of 32.
+///
+/// # Errors
+/// A sentence without the file's name: the bytes are damaged or of another format, the image is too large, or there is
+/// no memory for it. Without [`ReadOptions::convert_rgb`] also if it is not RGB, with Pillow's name of its mode.
 pub fn decode(bytes: &[u8], options: ReadOptions, image: &mut Image) -> Result<(), String> {
     let mut view = ImageRegion::default();
     std::mem::swap(&mut view.image, image);

@@ -86,6 +86,9 @@ impl EvalTransform {
     }
 
     /// Writes one crop of the image of `view` to `out`. The region holds at least what is [`wanted`](Self::wanted).
+    ///
+    /// # Errors
+    /// The transform leaves other dimensions than those of a crop. `out` is as before then.
     pub fn apply_to_region(
         &self,
         view: &mut ImageRegion,
@@ -114,7 +117,10 @@ impl EvalTransform {
         result
     }
 
-    /// Fails if some images do not have such a crop.
+    /// Checks that all images have such a crop.
+    ///
+    /// # Errors
+    /// Some images do not have it: they are resized to less than a crop, or it is shifted out of them.
     pub fn check_crop(&self, crop: EvalCrop) -> Result<(), ImageError> {
         let is_shifted_away = crop.shift.unsigned_abs() as usize >= self.size;
         if crop == EvalCrop::CENTER || (self.resize >= self.size && !is_shifted_away) {

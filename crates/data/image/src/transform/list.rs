@@ -81,7 +81,10 @@ impl TrainTransform {
         self.size
     }
 
-    /// Fails if a parameter is invalid, or if two transforms would draw the same random numbers.
+    /// Checks the parameters, and that no two transforms draw the same random numbers.
+    ///
+    /// # Errors
+    /// A parameter is invalid, or two transforms would draw the same random numbers.
     pub fn check(&self) -> Result<(), ImageError> {
         check_size(self.size)?;
         self.mixing.map_or(Ok(()), |mixing| mixing.check())?;
@@ -118,7 +121,10 @@ impl TrainTransform {
     }
 
     /// The same as [`apply`](Self::apply) for the image of `view`, which holds at least what is [`wanted`](Self::wanted).
-    /// Writes the square to `out`, and fails if the transforms leave other dimensions.
+    /// Writes the square to `out`.
+    ///
+    /// # Errors
+    /// The transforms leave other dimensions. `out` is as before then.
     pub fn apply_to_region(
         &self,
         view: &mut ImageRegion,

@@ -79,7 +79,10 @@ pub trait Transform: Send + Sync {
     /// All other values that determine its effect, as text: ranks compare it.
     fn parameters(&self) -> String;
 
-    /// Fails if a parameter is invalid.
+    /// Checks the parameters.
+    ///
+    /// # Errors
+    /// One is invalid.
     fn check(&self) -> Result<(), ImageError> {
         Ok(())
     }
