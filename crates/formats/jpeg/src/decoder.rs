@@ -48,11 +48,15 @@ impl Decoder {
     }
 
     /// Decodes `region` of the image at `scale` to RGB: rows from the top, three bytes a pixel. The bytes are those of the
-    /// region in an image decoded as a whole. Grey images give three equal bytes. After an error the content of `out` is
-    /// undefined.
+    /// region in an image decoded as a whole. Grey images give three equal bytes.
     ///
     /// Beside `out` it takes memory for one row of MCUs; for an image of several scans also two bytes for each coefficient down
     /// to the end of the region, or of the image if it is damaged.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a process that this decoder lacks, [`Error::Memory`] if its own memory cannot be had,
+    /// and [`Error::Damaged`] or [`Error::Truncated`] for scans that are damaged beyond what is tolerated. The content
+    /// of `out` is undefined then.
     ///
     /// # Panics
     /// If the region is empty or leaves the image ([`Jpeg::scaled`]), or if `out` does not have three bytes for each of

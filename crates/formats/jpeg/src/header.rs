@@ -62,6 +62,10 @@ pub struct Jpeg<'a> {
 
 impl<'a> Jpeg<'a> {
     /// Reads the segments before the first scan.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] or [`Error::Truncated`] if they contradict the standard or end early, [`Error::Unsupported`]
+    /// for a process that this decoder lacks.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
         let mut segments = Segments::new(bytes)?;
         let mut tables = Tables::default();
