@@ -42,6 +42,9 @@ impl PageCache {
     }
 
     /// The page with this key. If it is not there, one thread calls `read`, and others that need it wait.
+    ///
+    /// # Errors
+    /// That of `read`. The page is not kept then, and the next call reads it again.
     pub fn get<E>(&self, key: Key, read: impl FnOnce() -> Result<Page, E>) -> Result<Arc<Page>, E> {
         let page = self.slot(key);
         let mut held = lock(&page);

@@ -21,6 +21,10 @@ pub struct ParquetFile<R> {
 
 impl<R: ReadAt> ParquetFile<R> {
     /// Reads what the file says of itself.
+    ///
+    /// # Errors
+    /// [`ParquetError::Read`] of the source, or [`ParquetError::Damaged`] if it is no Parquet file, is encrypted, lacks
+    /// its end, or has metadata that are damaged.
     pub fn open(source: R) -> Result<Self, ParquetError<R::Error>> {
         let length = source.length();
         if length < 12 {
@@ -48,6 +52,10 @@ impl<R: ReadAt> ParquetFile<R> {
     }
 
     /// The groups of rows, each with its chunks of some of the [`columns`](Self::columns).
+    ///
+    /// # Errors
+    /// [`ParquetError::Damaged`] if the metadata of the groups are damaged, or a chunk is compressed by what is not
+    /// read.
     pub fn row_groups<const N: usize>(&self, columns: [usize; N]) -> Result<Vec<RowGroup<N>>, ParquetError<R::Error>> {
         let length = self.source.length() - 8 - self.metadata.len() as u64;
         Ok(metadata::row_groups(&self.metadata, length, columns)?)
@@ -59,8 +67,11 @@ impl<R: ReadAt> ParquetFile<R> {
     }
 
     /// Calls `each` with the value of each row of a group, in order: the number of the row in the group, and the bytes of a
-    /// text or a number, or `None` if it is null. `chunk` is that of the group's column `column`. An error of `each` is
-    /// about the file.
+    /// text or a number, or `None` if it is null. `chunk` is that of the group's column `column`.
+    ///
+    /// # Errors
+    /// [`ParquetError::Read`] of the source, [`ParquetError::Memory`] if there is none for a page, or
+    /// [`ParquetError::Damaged`] if a page is damaged, or with the text of `each`, which ends the call.
     pub fn each_value(
         &self,
         column: usize,
@@ -81,7 +92,9 @@ impl<R: ReadAt> ParquetFile<R> {
     }
 
     /// Calls `each` with what the rows of a group have, in order, for a column of lists: that a list begins, and each of its values.
-    /// An error of `each` is about the file.
+    ///
+    /// # Errors
+    /// Those of [`each_value`](Self::each_value). Or the lists are in lists, or are not as many as the rows.
     pub fn each_list(
         &self,
         column: usize,

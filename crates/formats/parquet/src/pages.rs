@@ -37,6 +37,10 @@ pub struct Pages {
 impl Pages {
     /// Finds the pages of a chunk of `rows` rows by their heads. It reads twice the bytes of the chunk at most: many small
     /// pages lie in what is read at once.
+    ///
+    /// # Errors
+    /// [`ParquetError::Read`] of the source, or [`ParquetError::Damaged`] if a head is damaged, a page lies beyond the
+    /// chunk, or the pages do not have that many rows.
     pub fn find<R: ReadAt>(source: &R, chunk: Chunk, rows: u32) -> Result<Self, ParquetError<R::Error>> {
         Self::find_values(source, chunk, Some(rows))
     }
@@ -107,6 +111,10 @@ impl PageLocation {
     }
 
     /// Reads the page of a chunk, whose dictionary is `dictionary` if it has one.
+    ///
+    /// # Errors
+    /// [`ParquetError::Read`] of the source, [`ParquetError::Memory`] if there is none for the page, or
+    /// [`ParquetError::Damaged`] if its content is damaged, or in an encoding that is not read.
     pub fn read<R: ReadAt>(
         &self,
         source: &R,

@@ -12,8 +12,10 @@ pub trait ReadAt {
     /// The number of bytes.
     fn length(&self) -> u64;
 
-    /// Makes `bytes` the `length` bytes from `offset` on. The place may lie beyond the end, which is an error and takes no
-    /// memory.
+    /// Makes `bytes` the `length` bytes from `offset` on.
+    ///
+    /// # Errors
+    /// The bytes cannot be read, or the place lies beyond the end, which takes no memory.
     fn read_at(&self, offset: u64, length: usize, bytes: &mut Vec<u8>) -> Result<(), Self::Error>;
 }
 
