@@ -9,6 +9,9 @@ use crate::scan::{Scanner, int, unescape, unquote};
 use crate::{Limits, Object, PickleError};
 
 /// Parses one pickle from the start of `bytes`. Also returns its length in bytes: some formats concatenate several.
+///
+/// # Errors
+/// The pickle is cut short, damaged, has an opcode that no data file needs, or contains itself; or it exceeds `limits`.
 pub fn parse(bytes: &[u8], limits: &Limits) -> Result<(Object, usize), PickleError> {
     let limits = Limits { depth: limits.depth.min(Limits::DEEPEST), values: limits.values.min(u32::MAX as usize) };
     let mut machine = Machine::new(bytes, limits.values);

@@ -15,6 +15,9 @@ pub struct ByteArray {
 
 /// The array in `value`, which must be of `numpy.uint8`. Column-major order is converted to row-major. Module names of
 /// all NumPy versions are accepted.
+///
+/// # Errors
+/// [`PickleError::Unexpected`] if it is no NumPy array, is of another type, or does not have the bytes of its shape.
 pub fn byte_array(value: &Object) -> Result<ByteArray, PickleError> {
     let no_array = || PickleError::Unexpected("not a NumPy array".to_owned());
     let call = value.as_call().ok_or_else(no_array)?;
