@@ -73,6 +73,9 @@ pub struct Remote {
 
 impl Remote {
     /// Opens the cache, whose folder is created if there is none. Asks no server.
+    ///
+    /// # Errors
+    /// A setting is wrong, the folder cannot be created or is another user's, or there is no room for the cache.
     pub fn new(options: &RemoteOptions) -> Result<Arc<Self>, RemoteError> {
         Ok(Arc::new(Remote {
             servers: Servers::new(options)?,
@@ -84,6 +87,10 @@ impl Remote {
     }
 
     /// The object at an address: `s3://bucket/key`, `https://host/path` or `http://host/path`.
+    ///
+    /// # Errors
+    /// It is no such address, there is no object, or its server refuses or does not answer. A server that cannot be
+    /// reached is no error if the cache has the object.
     pub fn object(&self, address: &str) -> Result<Arc<Object>, RemoteError> {
         if let Some(found) = lock(&self.objects).get(address) {
             return Ok(found.clone());
@@ -95,6 +102,9 @@ impl Remote {
     }
 
     /// The names of the objects directly below a folder of a bucket, `s3://bucket/folder`, in order.
+    ///
+    /// # Errors
+    /// It is no folder of a bucket, or the server refuses or does not answer.
     pub fn list(&self, folder: &str) -> Result<Vec<String>, RemoteError> {
         self.servers.list(folder)
     }

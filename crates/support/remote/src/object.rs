@@ -89,6 +89,10 @@ impl Object {
     }
 
     /// Fills `bytes` with those from `offset` on, which must lie in the object.
+    ///
+    /// # Errors
+    /// The object has changed since it was opened, or its server refuses or does not answer. A part of `bytes` may be
+    /// filled then.
     pub fn fill(&self, mut offset: u64, mut bytes: &mut [u8]) -> Result<(), RemoteError> {
         let last = (offset + bytes.len() as u64).saturating_sub(1) / PIECE;
         while !bytes.is_empty() {

@@ -43,8 +43,11 @@ pub struct Answer {
 
 impl Fetcher {
     /// Makes `target` the file of a server, in folders that are created, unless it is there. Bytes gather in `part`, in the same
-    /// file system, while `lock` is locked: other processes wait, and then find the file. `part` stays if this fails, and the next call goes on
-    /// with it.
+    /// file system, while `lock` is locked: other processes wait, and then find the file.
+    ///
+    /// # Errors
+    /// No server gives the file with this size and checksum, another process fetches it and gets no further, or a file
+    /// or folder cannot be written. `part` stays then, and the next call goes on with it.
     pub fn fetch_file(
         &self,
         file: &RemoteFile,
@@ -90,7 +93,11 @@ impl Fetcher {
         taken.ok_or_else(|| FetchError::Stuck(name.to_owned()))
     }
 
-    /// What a server answers, whatever the status; more than `limit` bytes are an error.
+    /// What a server answers, whatever the status.
+    ///
+    /// # Errors
+    /// It cannot be reached, does not answer in time, or answers more than `limit` bytes; or the file of certificates
+    /// cannot be used.
     pub fn ask(&self, url: &str, token: Option<&str>, limit: u64) -> Result<Answer, FetchError> {
         let client = self.client()?;
         let limits = Limits { attempts: ATTEMPTS, timeout: self.timeout };
@@ -104,6 +111,9 @@ impl Fetcher {
 }
 
 /// The SHA-256 of a file, in hexadecimal digits.
+///
+/// # Errors
+/// The file cannot be read.
 pub fn sha256_of(path: &Path) -> Result<String, FetchError> {
     let mut file = open_regular(path).map_err(FileError::of("read", path))?;
     Ok(sha256(&mut file, path)?)

@@ -98,6 +98,10 @@ impl Fetcher {
     ///
     /// What has been received stays in a hidden folder beside it if this fails, or its process ends. The next call goes on
     /// with it.
+    ///
+    /// # Errors
+    /// No server gives an archive with its checksum, there is too little space, another process fetches the same set,
+    /// an archive has something that is not unpacked, or a file cannot be written.
     pub fn fetch(&self, set: &KnownSet, folder: &Path, tell: &mut dyn FnMut(Event)) -> Result<PathBuf, FetchError> {
         let target = folder.join(set.folder);
         if target.exists() {
