@@ -47,7 +47,10 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// An error if this machine lacks the level, or if the number of threads is out of range.
+    /// The device with these options.
+    ///
+    /// # Errors
+    /// This machine lacks the level, or the number of threads is out of range.
     pub fn new(options: CpuOptions) -> Result<Self, DeviceError> {
         let isa = options.isa.unwrap_or_else(Isa::detect);
         if !isa.available() {

@@ -5,6 +5,10 @@ use enmasse_device::{Device, DeviceError, DeviceRequest, Summation};
 use crate::{Cores, Cpu, CpuOptions, Isa};
 
 /// The CPU device for one rank.
+///
+/// # Errors
+/// The request has a number of the device, sums in bf16, a level that this machine lacks or that there is not, or a
+/// number of threads that is out of range.
 pub fn open(request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
     let DeviceRequest { ordinal, local_rank: _, threads, sharer, isa, exact, summation } = request;
     if ordinal.is_some() {

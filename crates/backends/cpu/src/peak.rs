@@ -95,8 +95,10 @@ fn working_sets(threads: usize) -> [usize; 3] {
 /// Minimum number of bytes that a round moves.
 const ROUND_BYTES: usize = 8 << 20;
 
-/// Measures everything for a number of threads. Takes about three seconds. Fails if the kernel refuses memory or
-/// threads.
+/// Measures everything for a number of threads. Takes about three seconds.
+///
+/// # Errors
+/// The kernel refuses memory or threads.
 pub fn measure_peaks(threads: usize) -> std::io::Result<Peaks> {
     let mut pool = pool(threads)?;
     let (threads, _pinned) = (pool.threads(), pool.pin_caller());
@@ -114,6 +116,9 @@ pub fn measure_peaks(threads: usize) -> std::io::Result<Peaks> {
 
 /// The peak rate of `isa` with a number of threads, in GFLOP/s; `None` if this machine has no instruction for the
 /// matmul. Takes less than 0.1 s.
+///
+/// # Errors
+/// The kernel refuses threads.
 pub fn peak_gflops(isa: Isa, matmul: Matmul, threads: usize) -> std::io::Result<Option<f64>> {
     if !matmul.available(isa) {
         return Ok(None);
