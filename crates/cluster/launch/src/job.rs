@@ -152,6 +152,9 @@ impl Job {
 
     /// Sets the signals, by name, that the launcher passes on to all ranks and that end the job. By default SIGTERM,
     /// SIGINT, SIGHUP and SIGQUIT. SIGUSR1 and SIGUSR2 are always passed on, and do not end the job.
+    ///
+    /// # Errors
+    /// [`LaunchError::Signal`] for a name that is no signal's, or that of one which cannot be handled.
     pub fn stop_signals<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Result<Self, LaunchError> {
         let number = |name: &str| signal_number(name).ok_or_else(|| LaunchError::Signal(name.to_owned()));
         self.stop_signals = names.into_iter().map(number).collect::<Result<_, _>>()?;

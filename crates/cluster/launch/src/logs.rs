@@ -103,6 +103,9 @@ pub struct Logs {
 impl Logs {
     /// Creates the folder of this run, `BASE/ID_random`; without a base, in a new temporary folder. With the base
     /// `/dev/null` nothing is kept.
+    ///
+    /// # Errors
+    /// A folder cannot be created, or the kernel gives no random numbers.
     pub fn create(base: Option<&Path>, run_id: &str) -> Result<Self, LaunchError> {
         let mut logs = Logs::default();
         if base == Some(Path::new("/dev/null")) {

@@ -26,6 +26,10 @@ pub struct RankPlan {
 }
 
 /// The assignment of this node's first attempt, with a currently free port if none was given, and its ranks.
+///
+/// # Errors
+/// The job has no ranks, an impossible node rank, or fewer devices than ranks, or the address of the store is not
+/// available.
 pub fn plan(job: &Job) -> Result<(Assignment, Vec<RankPlan>), LaunchError> {
     let run_id = job.run_id.clone().map_or_else(new_run_id, Ok)?;
     let mut assignment = job.assignment(0, &run_id)?;

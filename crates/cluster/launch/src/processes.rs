@@ -58,8 +58,11 @@ impl std::fmt::Debug for SpawnError {
 ///
 /// Every process is this program, started again with the same arguments: it runs `main` up to this call, and ends with
 /// `body`. So code before the call should be quick and without side effects, as with PyTorch's `mp.spawn`. Other calls
-/// of this function do nothing in such a process, so a rank cannot have ranks of its own. In one of several ranks that a
-/// launcher has started, a call is an error.
+/// of this function do nothing in such a process, so a rank cannot have ranks of its own.
+///
+/// # Errors
+/// The processes cannot be started, one of them fails, or a signal ends them. In one of several ranks that a launcher
+/// has started, every call is an error.
 ///
 /// ```no_run
 /// enmasse_launch::spawn_processes(2, |group| {

@@ -11,8 +11,11 @@ use enmasse_comm::{Cause, CauseKind, Group};
 /// Runs `body` as `n` ranks, each a thread of this process, and returns their results in rank order. It serves the
 /// purpose of `torch.multiprocessing.spawn(join=True)` without a port, start-up time, or pickled arguments.
 ///
-/// The error of the first rank that failed is returned as the group's [`Cause`], which names the rank. The others fail
-/// in their next operation. All have ended when this returns.
+/// All ranks have ended when this returns.
+///
+/// # Errors
+/// The error of the first rank that failed, as the group's [`Cause`], which names the rank. The others fail in their
+/// next operation. Or the kernel gives no memory or no thread.
 ///
 /// ```
 /// let sums = enmasse_launch::spawn(3, |group| {
@@ -44,11 +47,13 @@ pub(crate) fn cause_of_error<T, E: Display>(
     body(group).map_err(|error| own.cause().unwrap_or_else(|| claimed(error)))
 }
 
-/// Runs `body` on one thread for each rank of a group ([`Group::threads`]), and returns the results in rank order, or
-/// the group's cause.
+/// Runs `body` on one thread for each rank of a group ([`Group::threads`]), and returns the results in rank order.
 ///
-/// An error or a panic of one rank ends the group, so that the others fail in their next operation or check. All
-/// threads have ended when this returns.
+/// All threads have ended when this returns.
+///
+/// # Errors
+/// The group's cause. An error or a panic of one rank ends the group, so that the others fail in their next operation
+/// or check.
 ///
 /// ```
 /// use enmasse_comm::Group;

@@ -55,6 +55,10 @@ pub struct Ending {
 }
 
 /// Runs this node's part of an elastic job until the job ends. `tell` gets lines for the user.
+///
+/// # Errors
+/// There is no token, and the endpoint is open to other machines, or the user's own secret cannot be read or made. Or
+/// the kernel refuses what the launcher needs. A job that fails is no error, but an [`Ending`] with its code.
 pub fn launch_elastic(
     job: &Job,
     elastic: &Elastic,

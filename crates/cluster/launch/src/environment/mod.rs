@@ -144,13 +144,19 @@ impl Launcher {
 }
 
 impl LaunchedRank {
-    /// This process's place; `None` for a single process. An error for a process that should not run alone: a batch
-    /// script without srun. A blank variable counts as not set.
+    /// This process's place; `None` for a single process. A blank variable counts as not set.
+    ///
+    /// # Errors
+    /// The variables contradict each other, or one of them is missing or malformed. Or the process should not run
+    /// alone: a batch script without srun.
     pub fn from_environment() -> Result<Option<Self>, EnvironmentError> {
         Self::from_lookup(process_variable)
     }
 
     /// The same from any source of variables.
+    ///
+    /// # Errors
+    /// Those of [`from_environment`](Self::from_environment).
     ///
     /// ```
     /// use enmasse_launch::LaunchedRank;
@@ -171,6 +177,9 @@ impl LaunchedRank {
     }
 
     /// Interprets the variables, and says why. Performs no IO.
+    ///
+    /// # Errors
+    /// The variables contradict each other, or one of them is missing or malformed.
     pub fn interpret(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Interpretation, EnvironmentError> {
         let variables = Variables(&lookup);
         let found = [torch::read, mpi::read_open_mpi, mpi::read_pmi, slurm::read, clusters::read_lsf]

@@ -10,6 +10,10 @@ impl Interpretation {
     /// The information that this rank needs to join its group; `None` for a single process. The token, and a socket
     /// that the launcher opened, come from `variable`.
     ///
+    /// # Errors
+    /// A variable of the token, of the inherited socket or of the rendezvous cannot be used, or rank 0 would be open to
+    /// other machines without a token.
+    ///
     /// ```no_run
     /// use enmasse_launch::{LaunchedRank, process_variable};
     /// // Under torchrun, mpirun, srun or `enmasse launch`, or alone.
