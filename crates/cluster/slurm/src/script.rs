@@ -137,6 +137,10 @@ impl Script {
     }
 
     /// The script. [`crate::check()`] finds nothing in it.
+    ///
+    /// # Errors
+    /// A value is empty, malformed, or has a character that no line of a script can hold, or the signal would arrive
+    /// before the job begins.
     pub fn text(&self) -> Result<String, ScriptError> {
         self.check_words()?;
         let mut text = String::from("#!/bin/bash\n");

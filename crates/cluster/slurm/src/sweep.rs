@@ -17,6 +17,9 @@ pub struct Axis {
 
 impl Axis {
     /// Parses `NAME=VALUE,VALUE,...`.
+    ///
+    /// # Errors
+    /// It is not of this form, or the name cannot be that of a setting.
     pub fn parse(text: &str) -> Result<Self, ScriptError> {
         let malformed = || ScriptError::Axis(text.to_owned());
         let (name, values) = text.split_once('=').ok_or_else(malformed)?;
@@ -67,6 +70,9 @@ pub struct Sweep {
 
 impl Sweep {
     /// The combinations of these axes; without axes there is no array.
+    ///
+    /// # Errors
+    /// Two axes have the same name, or there are more combinations than Slurm accepts.
     pub fn new(axes: Vec<Axis>) -> Result<Self, ScriptError> {
         for (place, axis) in axes.iter().enumerate() {
             // Flags may be written with either.
