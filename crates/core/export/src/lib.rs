@@ -82,6 +82,9 @@ pub enum ExportError {
 }
 
 /// Translates a forward pass that was recorded for evaluation. Its batch becomes a dimension that may be any number.
+///
+/// # Errors
+/// An operation has no counterpart in ONNX, or the weights do not fit the model.
 pub fn to_onnx(
     name: &str,
     forward: &Forward,
