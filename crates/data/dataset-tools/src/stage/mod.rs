@@ -109,6 +109,9 @@ pub struct Staged {
 
 impl Stage {
     /// A copy of `source`, a file or a folder, in a folder of its own in `folder`.
+    ///
+    /// # Errors
+    /// There is no such `source`.
     pub fn new(source: &Path, folder: &Path) -> Result<Self, StageError> {
         let source = source.canonicalize().map_err(|error| DataError::read(source, error))?;
         let mut name = source.file_name().unwrap_or("data".as_ref()).to_owned();
@@ -131,6 +134,10 @@ impl Stage {
     /// Makes the copy, unless there is one that is still right. If another process is at it, waits for that one.
     ///
     /// Nothing is removed but what an earlier call has made in the same place.
+    ///
+    /// # Errors
+    /// The original cannot be read or holds the place of the copy, the copy cannot be written or has too little space,
+    /// or nothing goes on: here, or in the process that is waited for.
     pub fn make(&self, tell: &mut dyn FnMut(StageEvent)) -> Result<Staged, StageError> {
         let began = SystemTime::now();
         let parent = self.place.parent().unwrap_or(&self.place);
@@ -197,6 +204,9 @@ impl Stage {
     }
 
     /// The copy that another process of this job has made, as it is.
+    ///
+    /// # Errors
+    /// There is none, or it is gone.
     pub fn made(&self) -> Result<PathBuf, StageError> {
         match self.checked() {
             Some(_) => Ok(self.root()),
