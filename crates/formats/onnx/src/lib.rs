@@ -68,6 +68,9 @@ pub enum OnnxError {
 
 impl Model<'_> {
     /// Writes the file, whole or not at all.
+    ///
+    /// # Errors
+    /// The model is larger than ONNX's format permits, or the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), OnnxError> {
         let message = self.encode();
         match message.len() {
