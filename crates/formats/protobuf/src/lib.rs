@@ -93,6 +93,9 @@ impl<'a> Message<'a> {
     }
 
     /// Writes the bytes.
+    ///
+    /// # Errors
+    /// The writer's own. Some of the bytes may have been written then.
     pub fn write(&self, writer: &mut impl Write) -> io::Result<()> {
         self.pieces.iter().try_for_each(|piece| writer.write_all(piece))
     }
