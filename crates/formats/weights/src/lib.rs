@@ -72,6 +72,9 @@ impl fmt::Display for Format {
 
 impl Format {
     /// The format of a file, by its first bytes.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is of no such format.
     pub fn of(path: &Path) -> Result<Self, WeightsError> {
         Source::open(path)?.format()
     }
@@ -122,7 +125,10 @@ fn reason(error: &io::Error) -> String {
     }
 }
 
-/// Reads the weights of a file as f32, whatever their element type. A file without weights is an error.
+/// Reads the weights of a file as f32, whatever their element type.
+///
+/// # Errors
+/// The file cannot be read, is malformed, or has no weights, or some that are not supported.
 pub fn read(path: &Path) -> Result<WeightsFile, WeightsError> {
     let source = Source::open(path)?;
     let format = source.format()?;

@@ -116,9 +116,12 @@ pub enum MatchError {
 /// Takes the tensors of a model from a file, under the model's names. First the user's `renames` are applied. Then names
 /// of other tools become the model's, and a prefix under which the file has the whole model is removed.
 ///
-/// A model may lack tensors in the file, and tensors of modules that it does not have are left over; both are reported. A
-/// wrong shape is an error, except for the classifier's number of classes and for a position embedding, which is interpolated, and so are further tensors within the model's
-/// own modules, because both are signs of another model.
+/// A model may lack tensors in the file, and tensors of modules that it does not have are left over; both are reported.
+/// The classifier may have another number of classes, and a position embedding is interpolated.
+///
+/// # Errors
+/// Another tensor has a wrong shape, or there are further tensors within the model's own modules: both are signs of
+/// another model. Or a rename replaces nothing or gives a name twice, or the file has the whole model more than once.
 pub fn match_tensors(
     model: &ModelTensors,
     file: WeightsFile,
@@ -215,8 +218,11 @@ pub fn match_tensors(
 }
 
 impl Matching {
-    /// An error if a tensor is missing: a model without it cannot be used as it is. Only the whole classifier may be: without
-    /// it a model has features.
+    /// Checks that no tensor is missing: a model without it cannot be used as it is. Only the whole classifier may be:
+    /// without it a model has features.
+    ///
+    /// # Errors
+    /// [`MatchError::Misfit`] names the tensors that are missing.
     pub fn require_backbone(&self) -> Result<(), MatchError> {
         if self.missing.is_empty() || (self.classes.is_none() && !self.lacks_backbone) {
             return Ok(());

@@ -41,6 +41,9 @@ pub struct TensorFile {
 
 impl TensorFile {
     /// Opens a file and reads its header, of at most 16 MiB.
+    ///
+    /// # Errors
+    /// The file cannot be read, or its header is malformed or too long, or says what is not supported.
     pub fn open(path: &Path) -> Result<Self, WeightsError> {
         let source = Source::open(path)?;
         let (metadata, entries) = header(&source)?;
@@ -48,6 +51,9 @@ impl TensorFile {
     }
 
     /// The values of a tensor as f32.
+    ///
+    /// # Errors
+    /// The file cannot be read, or there is no memory for them.
     pub fn read(&self, entry: &Entry) -> Result<Vec<f32>, WeightsError> {
         let mut values = Vec::new();
         self.source.decode(entry.offset, entry.element, ByteOrder::Little, entry.count, &mut values)?;
@@ -55,6 +61,9 @@ impl TensorFile {
     }
 
     /// Passes the bytes of a tensor to `seen`, a piece at a time.
+    ///
+    /// # Errors
+    /// The file cannot be read. `seen` may have got some of the bytes then.
     pub fn scan(&self, entry: &Entry, mut seen: impl FnMut(&[u8])) -> Result<(), WeightsError> {
         self.source.scan(entry.offset, entry.count as u64 * entry.element.size() as u64, |bytes| seen(bytes))
     }
@@ -109,6 +118,9 @@ pub(crate) fn collect(source: &Source, collector: &mut Collector) -> Result<(), 
 
 /// Writes a file of tensors and texts. Each `X.running_mean` gets its `X.num_batches_tracked`, with the value
 /// `counters`; these come first, then the tensors as given.
+///
+/// # Errors
+/// The tensors cannot be written ([`check_tensors`]), or `out` cannot.
 pub fn write<T: Tensors + ?Sized>(
     out: &mut (impl Write + Send),
     metadata: &BTreeMap<String, String>,

@@ -26,11 +26,16 @@ pub trait Tensors {
     /// Number of its values.
     fn elements(&self, index: usize) -> usize;
 
-    /// Passes its values to `to`, in PyTorch's order and piece by piece, up to the first error. Another call passes the same
-    /// values.
+    /// Passes its values to `to`, in PyTorch's order and piece by piece. Another call passes the same values.
+    ///
+    /// # Errors
+    /// The first error of `to`, which gets no more then, or that of reading the values.
     fn for_pieces(&self, index: usize, to: &mut Pieces) -> io::Result<()>;
 
     /// [`Tensors::for_pieces`] as little-endian bytes.
+    ///
+    /// # Errors
+    /// Those of [`Tensors::for_pieces`].
     fn for_bytes(&self, index: usize, to: &mut Bytes) -> io::Result<()> {
         self.for_pieces(index, &mut |values| {
             let mut bytes = [0; 4096];
@@ -73,7 +78,10 @@ pub fn counter_names<T: Tensors + ?Sized>(tensors: &T) -> Vec<String> {
 }
 
 /// Checks that tensors can be written: as many values as the shape has elements, unique names, and no counters, which
-/// the writer adds. The error describes the fault.
+/// the writer adds.
+///
+/// # Errors
+/// The first fault, in words.
 pub fn check_tensors<T: Tensors + ?Sized>(tensors: &T) -> Result<(), String> {
     let mut names = HashSet::new();
     for index in 0..tensors.count() {

@@ -13,8 +13,11 @@ const FOLDER: &str = "enmasse";
 const ALIGNMENT: u64 = 64;
 
 /// Writes tensors as a `state_dict` of f32. Each `X.running_mean` gets its `X.num_batches_tracked`, with the value
-/// `counters`, in PyTorch's place: after the statistics. Beyond 4 GiB, or 65,535 tensors, the form would need another
-/// kind of directory, so this is an error.
+/// `counters`, in PyTorch's place: after the statistics.
+///
+/// # Errors
+/// The tensors cannot be written ([`check_tensors`]), or `out` cannot. Or they have more than 4 GiB, or are more than
+/// 65,535: the form would need another kind of directory.
 pub fn write<T: Tensors + ?Sized>(out: &mut (impl Write + Send), tensors: &T, counters: i64) -> io::Result<()> {
     check_tensors(tensors).map_err(|reason| Error::new(ErrorKind::InvalidInput, reason))?;
     let storages = storages(tensors, counters);
