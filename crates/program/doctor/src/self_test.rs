@@ -120,8 +120,10 @@ fn result(ended: &Ended) -> Result<Times, String> {
     measured().ok_or_else(|| format!("it printed no figures, but {:?}", ended.stdout.trim()))
 }
 
-/// Plays a part of the test; any other name is an error. The returned figures are to be printed on standard output, in
-/// one line.
+/// Plays a part of the test. The returned figures are to be printed on standard output, in one line.
+///
+/// # Errors
+/// The test has no part of this name, or the part fails.
 pub fn play(part: &str) -> Result<Option<Value>, SelfTestError> {
     let unknown = || SelfTestError::UnknownPart(part.to_owned());
     let (role, number) = part.split_once('-').ok_or_else(unknown)?;
