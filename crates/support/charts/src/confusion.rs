@@ -30,8 +30,11 @@ const FAINTEST: f64 = 0.12;
 
 /// An SVG of how many samples of each class were predicted as each class. Up to 20 classes it is a heat map with counts, or with
 /// shares where counts are too long. Up to 100 it is a heat map of colours alone, and for more a table of the 40 pairs most often
-/// confused. `counts` are `[true class][predicted class]`, row by row; any other number of them is an error. The colour of a
-/// square is its share of the samples of its true class.
+/// confused. `counts` are `[true class][predicted class]`, row by row. The colour of a square is its share of the
+/// samples of its true class.
+///
+/// # Errors
+/// There is another number of counts.
 pub fn confusion_matrix(title: &str, classes: &[String], counts: &[u64]) -> Result<String, ChartError> {
     if classes.len().checked_mul(classes.len()) != Some(counts.len()) {
         return Err(ChartError::Counts { classes: classes.len(), counts: counts.len() });

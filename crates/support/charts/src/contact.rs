@@ -16,8 +16,10 @@ const PAPER: [u8; 3] = [0xF4, 0xF4, 0xF2];
 const INK: [u8; 3] = [0x44, 0x77, 0xAA];
 
 /// A PNG of groups of square RGB images with edges of `size` pixels. The first image of each group has a frame, and the others
-/// follow in its row. Groups are in reading order, in as many columns as make the sheet about as wide as high. Fails without
-/// images, or if an image has another number of bytes.
+/// follow in its row. Groups are in reading order, in as many columns as make the sheet about as wide as high.
+///
+/// # Errors
+/// There are no images, or an image has another number of bytes.
 pub fn contact_sheet(size: usize, groups: &[Vec<Vec<u8>>]) -> Result<Vec<u8>, ChartError> {
     let each = groups.iter().map(Vec::len).max().unwrap_or(0);
     if each == 0 || size == 0 {

@@ -9,7 +9,10 @@ const OPACITY: f64 = 0.5;
 const LUMA: [f64; 3] = [0.299, 0.587, 0.114];
 
 /// A PNG of an image, in grey, under the colours of `values`, which has a number from 0 to 1 for each pixel, row by row: from dark blue over
-/// purple and orange to yellow, of equal steps in lightness. Fails if the number of bytes or of values does not match the image.
+/// purple and orange to yellow, of equal steps in lightness.
+///
+/// # Errors
+/// The number of bytes or of values does not match the image.
 ///
 /// ```
 /// use enmasse_charts::{LabelledImage, heatmap};

@@ -26,8 +26,10 @@ pub struct LabelledImage<'a> {
 }
 
 /// An SVG of `images` in a grid, row by row, each with its label below. The images are embedded as PNG, all at the
-/// scale of the largest one. Fails if there are no images, or if the number of bytes of one does not match its
-/// dimensions.
+/// scale of the largest one.
+///
+/// # Errors
+/// There are no images, or the number of bytes of one does not match its dimensions.
 pub fn image_sheet(title: &str, images: &[LabelledImage]) -> Result<String, ChartError> {
     let longest = |side: fn(&LabelledImage) -> usize| images.iter().map(side).max().ok_or(ChartError::NoImages);
     let (widest, tallest) = (longest(|image| image.width)?, longest(|image| image.height)?);
@@ -56,7 +58,10 @@ pub fn image_sheet(title: &str, images: &[LabelledImage]) -> Result<String, Char
     Ok(page.end())
 }
 
-/// A PNG of an RGB image, of `width * height * 3` bytes. Fails with another number of bytes, and without pixels.
+/// A PNG of an RGB image, of `width * height * 3` bytes.
+///
+/// # Errors
+/// There is another number of bytes, or there are no pixels.
 pub fn png(width: usize, height: usize, pixels: &[u8]) -> Result<Vec<u8>, ChartError> {
     encode(0, &LabelledImage { width, height, pixels, label: "" }, 1)
 }
