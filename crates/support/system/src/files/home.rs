@@ -11,6 +11,9 @@ pub struct NoHome;
 
 /// A path that is `~` or begins with `~/`, below the user's home folder; any other path is unchanged. Shells expand `~`
 /// only at the start of a word: not in `--data=~/photos`, in a file, or in a variable.
+///
+/// # Errors
+/// [`NoHome`] if the path is below the home folder and there is none.
 pub fn expand_home(path: &Path) -> Result<PathBuf, NoHome> {
     match path.strip_prefix("~") {
         Ok(rest) if rest.as_os_str().is_empty() => std::env::home_dir().ok_or(NoHome),

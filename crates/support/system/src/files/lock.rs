@@ -16,6 +16,9 @@ pub struct Lock(File);
 impl Lock {
     /// Locks a file, which is created for this user alone if there is none. `None` if another process, or another lock of this one, has locked it.
     /// Waits for nothing. On a file system that knows no locks everybody gets it.
+    ///
+    /// # Errors
+    /// The file cannot be created or opened, or the kernel refuses the lock.
     pub fn take(path: &Path) -> io::Result<Option<Lock>> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -27,6 +30,9 @@ impl Lock {
 
     /// Locks a file as [`Lock::take`] does, after its owner. `None` if that shows no progress for the `timeout`: `progress` then gives
     /// the same value all the time.
+    ///
+    /// # Errors
+    /// Those of [`Lock::take`].
     pub fn wait<T: PartialEq>(
         path: &Path,
         timeout: Duration,

@@ -9,8 +9,11 @@ use rustix::process::geteuid;
 
 use crate::files::FileError;
 
-/// Creates a folder that only this user may read, or takes one that is there. A link, a folder of another user, or one that
-/// others may write to is an error: what is written below it could end elsewhere, or be replaced.
+/// Creates a folder that only this user may read, or takes one that is there.
+///
+/// # Errors
+/// It cannot be created. Or it is a link, a folder of another user, or one that others may write to: what is written
+/// below it could end elsewhere, or be replaced.
 pub fn make_own_folder(folder: &Path) -> Result<(), FileError> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}

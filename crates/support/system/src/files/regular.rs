@@ -12,8 +12,11 @@ use std::path::Path;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-/// Opens a regular file, or a link to one, for reading. Anything else is an error of kind [`ErrorKind::InvalidData`] that
-/// says what it is, such as a pipe, and never a wait.
+/// Opens a regular file, or a link to one, for reading.
+///
+/// # Errors
+/// The kernel's. Anything but a regular file is an error of kind [`ErrorKind::InvalidData`] that says what it is, such
+/// as a pipe, and never a wait.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let open = |flags: OFlags| OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path);
     let file = match open(OFlags::NONBLOCK | OFlags::NOCTTY) {
@@ -52,6 +55,9 @@ pub fn name_of(kind: FileType) -> &'static str {
 }
 
 /// The content of a regular file of at most `most` bytes.
+///
+/// # Errors
+/// Those of [`open_regular`]. Or the file has more bytes, or cannot be read, or there is no memory for it.
 pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     append_regular(path, most, &mut bytes)?;
@@ -59,6 +65,9 @@ pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Appends the content of a regular file of at most `most` bytes, and returns its length.
+///
+/// # Errors
+/// Those of [`read_regular`]. Some of the content may have been appended then.
 pub fn append_regular(path: &Path, most: u64, bytes: &mut Vec<u8>) -> io::Result<usize> {
     let file = open_regular(path)?;
     let length = file.metadata()?.len();
@@ -73,6 +82,9 @@ pub fn append_regular(path: &Path, most: u64, bytes: &mut Vec<u8>) -> io::Result
 
 /// Appends what `source` has to the end, at most `most` bytes, and returns their number. For content that is made from a file,
 /// such as a decompressed one, of unknown length.
+///
+/// # Errors
+/// The source's own, or it has more bytes, or there is no memory for them. What came before has been appended then.
 pub fn append_limited(source: impl Read, most: u64, bytes: &mut Vec<u8>) -> io::Result<usize> {
     let read = source.take(most.saturating_add(1)).read_to_end(bytes).map_err(|error| match error.kind() {
         // A full vector grows to twice its size.
@@ -87,13 +99,18 @@ fn too_large(most: u64) -> io::Error {
 }
 
 /// The content of a regular file as text.
+///
+/// # Errors
+/// Those of [`read_regular`], or it is not text in UTF-8.
 pub fn read_text(path: &Path) -> io::Result<String> {
     let bytes = read_regular(path, u64::MAX)?;
     String::from_utf8(bytes).map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is not text in UTF-8"))
 }
 
 /// Reserves memory for `count` more elements, a number that comes from a file and has been compared with the file's length.
-/// The error, of kind [`ErrorKind::OutOfMemory`], is the end of a sentence about the file.
+///
+/// # Errors
+/// One of kind [`ErrorKind::OutOfMemory`], which is the end of a sentence about the file.
 pub fn reserve<T>(elements: &mut Vec<T>, count: usize) -> io::Result<()> {
     elements.try_reserve_exact(count).map_err(|_| no_memory(count.saturating_mul(size_of::<T>())))
 }
@@ -104,7 +121,10 @@ pub fn no_memory(bytes: usize) -> io::Error {
     io::Error::new(ErrorKind::OutOfMemory, format!("there is no memory for {bytes} bytes of it; {advice}"))
 }
 
-/// Fails like [`reserve`] unless there is memory for `bytes` bytes, which a library is about to take without asking.
+/// Checks that there is memory for `bytes` bytes, which a library is about to take without asking.
+///
+/// # Errors
+/// That of [`reserve`] if there is not.
 pub fn require(bytes: usize) -> io::Result<()> {
     reserve(&mut Vec::<u8>::new(), bytes)
 }

@@ -10,6 +10,9 @@ const SMALL: usize = 4 << 20;
 
 /// Sets the length of a buffer whose content no longer counts. It gets exactly the memory that it needs, and a buffer of more
 /// than twice that is freed: one unusually large image does not take memory for the rest of a run.
+///
+/// # Errors
+/// There is no memory for it. The buffer is empty then.
 pub fn reuse(buffer: &mut Vec<u8>, length: usize) -> io::Result<()> {
     let capacity = buffer.capacity();
     if capacity < length || capacity > SMALL.max(length.saturating_mul(2)) {

@@ -18,6 +18,9 @@ pub struct Space {
 
 impl Space {
     /// Asks the file system of `folder`.
+    ///
+    /// # Errors
+    /// There is no such folder, or its file system does not answer.
     pub fn of(folder: &Path) -> io::Result<Self> {
         let found = statvfs(folder)?;
         let block = found.f_frsize.max(1);

@@ -31,6 +31,10 @@ impl Staging {
     }
 
     /// Like [`write_whole`](crate::files::write_whole).
+    ///
+    /// # Errors
+    /// Those of [`write_whole`](crate::files::write_whole), or what [`check`](Self::check) says once the folder is
+    /// removed.
     pub fn write_whole(
         &self,
         path: &Path,
@@ -41,6 +45,9 @@ impl Staging {
 
     /// Gives the file at `from` the further name `path`, in place of a file that has it, whole or not at all. File systems without
     /// such links get a copy.
+    ///
+    /// # Errors
+    /// Neither a link nor a copy can be made, or the folder is removed ([`check`](Self::check)).
     pub fn write_link(&self, from: &Path, path: &Path) -> Result<(), FileError> {
         let link = self.folder.join(LINK);
         let attempt = || -> io::Result<()> {
@@ -58,8 +65,10 @@ impl Staging {
         written.map_err(|error| self.check(path).err().unwrap_or(error))
     }
 
-    /// An error once the folder is removed; `path` is the file that was to be written. A removed parent has no meaning:
-    /// somebody deleted everything.
+    /// Checks that the folder is still there; `path` is the file that was to be written.
+    ///
+    /// # Errors
+    /// The folder has been removed. A removed parent has no meaning: somebody deleted everything.
     pub fn check(&self, path: &Path) -> Result<(), FileError> {
         let is_gone =
             |folder: &Path| std::fs::symlink_metadata(folder).is_err_and(|error| error.kind() == ErrorKind::NotFound);

@@ -18,13 +18,19 @@ const BUFFER: usize = 1 << 20;
 const TEMPORARY: (&str, &str) = (".enmasse-", ".tmp");
 
 /// Writes a file through `fill` such that `path` holds either its previous content or all of the new content, whatever
-/// happens in between. Needs write permission for the folder.
+/// happens in between.
+///
+/// # Errors
+/// That of `fill`, or the file cannot be written, which needs write permission for the folder.
 pub fn write_whole(path: &Path, fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>) -> Result<(), FileError> {
     write_by(folder_of(path), path, fill)
 }
 
 /// [`write_whole`] without a wait for the disk. After a power cut the file may be there with any content, so it is for files whose
 /// readers can tell.
+///
+/// # Errors
+/// Those of [`write_whole`].
 pub fn write_unsynced(
     path: &Path,
     fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
@@ -115,11 +121,17 @@ impl Drop for Temporary {
 }
 
 /// Removes temporary files that killed processes left, in a folder without another writer.
+///
+/// # Errors
+/// The folder cannot be read, or a file not be removed.
 pub fn remove_temporaries(folder: &Path) -> Result<(), FileError> {
     remove(folder, TEMPORARY.0)
 }
 
 /// Removes the temporary files of this process, which is about to end while it may be writing.
+///
+/// # Errors
+/// The folder cannot be read, or a file not be removed.
 pub fn remove_own_temporaries(folder: &Path) -> Result<(), FileError> {
     remove(folder, &own_prefix())
 }
