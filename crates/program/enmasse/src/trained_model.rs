@@ -48,16 +48,27 @@ impl TrainedModel {
 
     /// Opens a run folder or a checkpoint of a model that [`crate::models`] has, on the kind of device that the run used. Probabilities
     /// have the temperature that `enmasse eval` kept in the run folder, if it did.
+    ///
+    /// # Errors
+    /// There is no run or checkpoint, it cannot be read, its model is not one of [`crate::models`], or the device
+    /// cannot be opened or has too little memory.
     pub fn open(run: impl AsRef<Path>) -> Result<Self, TrainError> {
         Self::open_zoo(run.as_ref(), None)
     }
 
     /// The same on another kind of device: `cpu` for a run that trained on GPUs, where there are none.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
     pub fn open_on(run: impl AsRef<Path>, kind: &str) -> Result<Self, TrainError> {
         Self::open_zoo(run.as_ref(), Some(kind))
     }
 
     /// Opens a run of a program's own model, given the function that it was trained with.
+    ///
+    /// # Errors
+    /// There is no run or checkpoint, it cannot be read, its tensors are not those of `model`, or the device cannot be
+    /// opened or has too little memory.
     pub fn open_own(
         run: impl AsRef<Path>,
         model: impl Fn(Tensor, usize) -> Tensor + Send + 'static,
@@ -120,15 +131,21 @@ impl TrainedModel {
 
     /// The most probable classes of an image, at most five. It is a path, or the bytes of a file, and is prepared as validation
     /// images were.
+    ///
+    /// # Errors
+    /// The image cannot be read, or the device fails.
     pub fn predict<'a>(&mut self, image: impl Into<ImageSource<'a>>) -> Result<Prediction, TrainError> {
         let reading = self.reading();
         let mut predictions = self.classifier.predict(self.program.as_mut(), &[image.into()], NAMED, reading)?;
         predictions.pop().ok_or(TrainError::NotFitted)
     }
 
-    /// The same for several images, in their order, which are computed in batches of up to 64. An image that cannot be read is an
-    /// error. The first call, and one with more images than all before, compiles the model for its batch, which holds the
-    /// weights once more.
+    /// The same for several images, in their order, which are computed in batches of up to 64. The first call, and one
+    /// with more images than all before, compiles the model for its batch, which holds the weights once more.
+    ///
+    /// # Errors
+    /// An image cannot be read, the device has too little memory for the batch, or it fails. There are no predictions
+    /// of the other images then.
     pub fn predict_batch<'a>(
         &mut self,
         images: impl IntoIterator<Item = impl Into<ImageSource<'a>>>,
@@ -141,6 +158,9 @@ impl TrainedModel {
 
     /// The same as numbers: of each image the probability of every class or label, or the predicted numbers, in the order of
     /// [`TrainedModel::classes`].
+    ///
+    /// # Errors
+    /// Those of [`predict_batch`](Self::predict_batch).
     pub fn outputs<'a>(
         &mut self,
         images: impl IntoIterator<Item = impl Into<ImageSource<'a>>>,
@@ -168,7 +188,11 @@ impl TrainedModel {
 
     /// Where in an image a class comes from: the most probable one, or that of a label. It is Grad-CAM, and of vision transformers the
     /// attention rollout, which is the same for all classes. The first call compiles the model for it, which holds the weights once
-    /// more, in f32. An error of a model without convolutions and attention.
+    /// more, in f32.
+    ///
+    /// # Errors
+    /// The model has neither convolutions nor attention, there is no such class, or none is given and the run predicts
+    /// numbers. Or the image cannot be read, or the device has too little memory or fails.
     ///
     /// ```no_run
     /// use enmasse::prelude::*;

@@ -118,7 +118,10 @@ pub fn idle(kind: &str) -> Option<Vec<usize>> {
     find(kind).ok()?.numbered.and_then(|numbered| (numbered.idle)())
 }
 
-/// The kind with that name. The error lists all kinds.
+/// The kind with that name.
+///
+/// # Errors
+/// This build has no such kind. The text lists all kinds.
 pub fn find(kind: &str) -> Result<&'static DeviceKind, DeviceError> {
     KINDS.iter().find(|known| known.name == kind).ok_or_else(|| {
         let names: Vec<&str> = KINDS.iter().map(|known| known.name).collect();
@@ -134,6 +137,9 @@ pub fn find(kind: &str) -> Result<&'static DeviceKind, DeviceError> {
 
 /// A device of a kind, for one rank. `auto` opens the first idle one of the [`preferred`] that passes its self-test, which may run in this
 /// process.
+///
+/// # Errors
+/// There is no such kind, or its device cannot be opened as requested.
 pub fn open(kind: &str, request: &DeviceRequest) -> Result<Arc<dyn Device>, DeviceError> {
     if kind != AUTO {
         return (find(kind)?.open)(request).map(Arc::from);
@@ -153,12 +159,18 @@ pub fn open(kind: &str, request: &DeviceRequest) -> Result<Arc<dyn Device>, Devi
 }
 
 /// A device of a kind with this many computing threads, for programs other than `enmasse`.
+///
+/// # Errors
+/// Those of [`open`].
 pub fn with_threads(kind: &str, threads: usize) -> Result<Arc<dyn Device>, DeviceError> {
     open(kind, &DeviceRequest { threads: vec![threads], ..DeviceRequest::default() })
 }
 
 /// A device of a kind for this rank of a group, for programs other than `enmasse`: the ranks of a machine divide its cores, and take
 /// the GPU of their number. All ranks must call it.
+///
+/// # Errors
+/// Those of [`open`], or the group fails.
 pub fn of_rank(kind: &str, group: &Group) -> Result<Arc<dyn Device>, DeviceError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     open(kind, &Share::of(group, 0)?.request(&ProgramConfig::default(), cores))

@@ -24,6 +24,9 @@ impl Share {
     pub const WHOLE: Share = Share { local_rank: 0, sharer: 0, sharers: 1 };
 
     /// This rank's share, which all ranks of the group find out together. `node` tells machines of one name apart.
+    ///
+    /// # Errors
+    /// The group's [`Cause`]: a rank calls another operation, has failed or left, or comes too late.
     pub fn of(group: &Group, node: usize) -> Result<Self, Arc<Cause>> {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let machine = format!("{host} {node}");
