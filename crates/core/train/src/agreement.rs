@@ -12,7 +12,10 @@ use crate::weights::{is_optimizer, map_state};
 use crate::{Preparation, RunConfig, TrainError, TrainingData};
 
 /// Compares the devices of all ranks: their instruction-set levels and, unless ranks `may_share` them, that each is a
-/// different one. The error names two ranks and what to do.
+/// different one.
+///
+/// # Errors
+/// Two ranks differ in their levels, or have the same device: the error names them and what to do. Or the group fails.
 pub fn compare_devices(group: &Group, device: &dyn Device, may_share: bool) -> Result<(), TrainError> {
     compare_levels(group, device)?;
     if may_share {
@@ -94,7 +97,10 @@ pub fn compare_weights(group: &Group, program: &mut dyn Program, resumed: bool) 
 }
 
 /// Compares what the ranks of an evaluation evaluate, and by which weights. Otherwise ranks with another copy of the data or of the
-/// weights would add up to a number that is true of none. The error names two ranks and the first difference.
+/// weights would add up to a number that is true of none.
+///
+/// # Errors
+/// Two ranks differ: the error names them and the first difference. Or the device or the group fails.
 pub fn compare_evaluated(
     group: &Group,
     program: &mut dyn Program,

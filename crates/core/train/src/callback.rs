@@ -82,6 +82,9 @@ macro_rules! events {
         pub trait Callback: Send {
             $(
                 $(#[$doc])+
+                ///
+                /// # Errors
+                /// The callback's own, which ends the run on all ranks.
                 #[allow(unused_variables)]
                 fn $event(&mut self, $($value: $type,)* control: &mut Control) -> CallbackResult {
                     Ok(())
@@ -101,8 +104,11 @@ macro_rules! events {
                 String::new()
             }
 
-            /// Takes the state that a resumed run goes on with, before [`Callback::on_fit_start`], on every rank. An error does not end
-            /// the run: the callback begins anew, and [`Started::lost_states`] says so.
+            /// Takes the state that a resumed run goes on with, before [`Callback::on_fit_start`], on every rank.
+            ///
+            /// # Errors
+            /// The state is none that this callback takes. This does not end the run: the callback begins anew, and
+            /// [`Started::lost_states`] says so.
             fn load_state_dict(&mut self, _state: &str) -> CallbackResult {
                 Ok(())
             }

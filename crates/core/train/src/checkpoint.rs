@@ -77,12 +77,17 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     /// Writes the file, whole or not at all. Next to each `X.running_mean`, PyTorch finds its `X.num_batches_tracked`.
+    ///
+    /// # Errors
+    /// The tensors cannot be written under their names and shapes, or the file cannot be written.
     pub fn save(&self, path: &Path) -> Result<(), CheckpointError> {
         Draft::new(path, &self.meta, &self.tensors)?.write(path, &|path, fill| write_whole(path, |file| fill(file)))
     }
 
-    /// Reads a file that [`Checkpoint::save`] wrote. A file that is truncated, altered, of a newer format, or holds
-    /// only weights is an error.
+    /// Reads a file that [`Checkpoint::save`] wrote.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is truncated, altered or of a newer format, or holds only weights.
     pub fn load(path: &Path) -> Result<Self, CheckpointError> {
         let file = CheckpointFile::open(path)?;
         let read = |(index, entry): (usize, &Entry)| {
@@ -172,6 +177,10 @@ impl CheckpointFile {
 
 impl CheckpointMeta {
     /// Reads the metadata of a checkpoint, and not its tensors.
+    ///
+    /// # Errors
+    /// The file cannot be read, is malformed or of a newer format, or holds only weights. Tensors that are damaged go
+    /// unnoticed.
     pub fn load(path: &Path) -> Result<Self, CheckpointError> {
         let metadata = TensorFile::open(path)?.metadata;
         let meta = check_version(&metadata).and_then(|()| CheckpointMeta::from_map(&metadata));
@@ -191,6 +200,9 @@ fn check_version(metadata: &BTreeMap<String, String>) -> Result<(), String> {
 }
 
 /// Whether a file is a checkpoint of a run, according to its metadata; bare weights, in any format, are not.
+///
+/// # Errors
+/// The file cannot be read, or is no file of weights.
 pub fn is_checkpoint(path: &Path) -> Result<bool, CheckpointError> {
     Ok(match Format::of(path)? {
         Format::Safetensors => TensorFile::open(path)?.metadata.contains_key("format_version"),
@@ -200,6 +212,9 @@ pub fn is_checkpoint(path: &Path) -> Result<bool, CheckpointError> {
 
 /// Reads the weights of a checkpoint, or of a file as users of PyTorch or torchvision write it. Optimiser state is left
 /// out. Other element types than f32 are converted to f32.
+///
+/// # Errors
+/// The file cannot be read, is malformed, or has no weights or some that are not supported.
 pub fn load_weights(path: &Path) -> Result<Vec<NamedTensor>, CheckpointError> {
     Ok(EvaluatedWeights::of(enmasse_weights::read(path)?.tensors).weights)
 }

@@ -59,6 +59,10 @@ impl Classifier {
     /// Opens a run folder (its best checkpoint), a checkpoint, or bare weights. A run contains everything that is
     /// needed. The others are for bare weights: `model`, the `preparation` of their images, and other prefixes of names. Bare
     /// weights may lack the classifier; then they give features alone.
+    ///
+    /// # Errors
+    /// There is no such file, or no checkpoint in the folder; it cannot be read or is damaged; or `model` is missing
+    /// for bare weights, is not the file's own, or has other tensors.
     pub fn open(
         path: &Path,
         model: Option<&str>,
@@ -157,6 +161,9 @@ impl Classifier {
 
     /// Takes the temperature that an evaluation kept in the run folder. Returns what is known of it; `None`, and the temperature stays as it is,
     /// if there is none, or it is that of other weights.
+    ///
+    /// # Errors
+    /// Its file cannot be read, or is malformed.
     pub fn take_temperature(&mut self, run: &Path) -> Result<Option<CalibrationRecord>, TrainError> {
         if !run.is_dir() {
             return Ok(None);
@@ -170,6 +177,9 @@ impl Classifier {
     }
 
     /// Takes the thresholds that an evaluation kept in the run folder, as [`Classifier::take_temperature`] does.
+    ///
+    /// # Errors
+    /// Its file cannot be read, or is malformed.
     pub fn take_thresholds(&mut self, run: &Path) -> Result<Option<ThresholdsRecord>, TrainError> {
         if !run.is_dir() || self.kind() != TaskKind::MultiLabel {
             return Ok(None);
@@ -210,7 +220,10 @@ impl Classifier {
         self.configuration.train.tune && !self.choices.is_empty()
     }
 
-    /// An error for weights without a classifier, which predict nothing.
+    /// Checks that the weights have a classifier.
+    ///
+    /// # Errors
+    /// They have none, so they predict nothing.
     pub fn require_classes(&self) -> Result<(), TrainError> {
         if !self.classes.is_empty() {
             return Ok(());
@@ -237,12 +250,19 @@ impl Classifier {
 
     /// A program with these weights, for batches of `batch`. It uses the algorithms of a tuned run for the same
     /// operations. It needs no group: ranks exchange only the sums of [`crate::evaluate`].
+    ///
+    /// # Errors
+    /// The weights are not those of `model`, have no classifier, or the device has too little memory or cannot run the
+    /// model.
     pub fn program(&self, model: &ModelFn, device: &dyn Device, batch: usize) -> Result<Box<dyn Program>, TrainError> {
         self.load(self.plans(model, device, batch)?, device)
     }
 
     /// Programs for batches of each of these sizes, all by the algorithms that the largest one takes wherever the device can, because a CPU's
     /// predictions then have the same bits in a batch of any size. Each holds the weights.
+    ///
+    /// # Errors
+    /// Those of [`program`](Self::program).
     pub fn programs(
         &self,
         model: &ModelFn,
@@ -274,6 +294,10 @@ impl Classifier {
 
     /// A program whose logits are the features of a layer: of the one with this name, or what the last layer reads. They are for
     /// [`Features::compute`](crate::Features::compute).
+    ///
+    /// # Errors
+    /// The weights are not those of `model`, there is no such layer, or the device has too little memory or cannot run
+    /// the model.
     pub fn features(
         &self,
         model: &ModelFn,

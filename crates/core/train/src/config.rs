@@ -624,6 +624,9 @@ pub struct RunConfig {
 impl RunConfig {
     /// Sets a field, by name, from text. Lists are separated by commas and replace the previous value; switches take
     /// `true` or `false`.
+    ///
+    /// # Errors
+    /// There is no such field, or the text is none of its values. The error says which are allowed.
     pub fn set(&mut self, name: &str, text: &str) -> Result<(), ConfigError> {
         let setting = Setting::find(name).ok_or_else(|| error::unknown_key(name, "in the configuration"))?;
         self.assign(setting, text, &SettingSource::Default)
@@ -640,6 +643,9 @@ impl RunConfig {
     }
 
     /// Reads the output of [`RunConfig::to_toml`]; missing keys have their defaults.
+    ///
+    /// # Errors
+    /// The text is not TOML, has a key that is no setting, or a value that is not allowed.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         let mut config = RunConfig::default();
         for (setting, value) in layers::toml_settings(text, "the configuration")? {
@@ -667,7 +673,10 @@ impl RunConfig {
 }
 
 impl TrainConfig {
-    /// Sets a field, by name, from text, as [`RunConfig::set`] does. A setting of the program is an error.
+    /// Sets a field, by name, from text, as [`RunConfig::set`] does.
+    ///
+    /// # Errors
+    /// Those of [`RunConfig::set`], or the setting is one of the program.
     pub fn set(&mut self, name: &str, text: &str) -> Result<(), ConfigError> {
         let setting = Setting::find(name).ok_or_else(|| error::unknown_key(name, "in the configuration"))?;
         let parsed = self.parse(setting, text).unwrap_or_else(|| {

@@ -63,7 +63,10 @@ impl Confusion {
         found
     }
 
-    /// An SVG of it. Fails if there is not one name for each class.
+    /// An SVG of it.
+    ///
+    /// # Errors
+    /// There is not one name for each class.
     pub fn draw(&self, title: &str, classes: &[String]) -> Result<String, TrainError> {
         let counts: Vec<u64> = self.counts.iter().map(|count| count.unsigned_abs()).collect();
         Ok(confusion_matrix(title, classes, &counts)?)

@@ -99,6 +99,9 @@ impl Engine {
     }
 
     /// Images to logits. The epoch keys dropout. The engine holds the batch until the next one.
+    ///
+    /// # Errors
+    /// The batch does not fit the plan, or the device or the group fails.
     pub fn forward(&mut self, batch: impl Into<EngineBatch>, epoch: u64) -> Result<(), TrainError> {
         let EngineBatch(batch) = batch.into();
         self.batch = batch;
@@ -108,12 +111,18 @@ impl Engine {
     }
 
     /// The loss of this rank's samples: in training its share of the mean over the global batch, in evaluation the sum.
+    ///
+    /// # Errors
+    /// [`TrainError::Order`] unless [`forward`](Self::forward) came before it, or the device or the group fails.
     pub fn criterion(&mut self) -> Result<f64, TrainError> {
         self.run(&[Phase::Loss], 0.0)?;
         self.scalar("loss")
     }
 
     /// Computes gradients. The sums over ranks begin while it runs.
+    ///
+    /// # Errors
+    /// [`TrainError::Order`] unless [`criterion`](Self::criterion) came before it, or the device or the group fails.
     pub fn backward(&mut self) -> Result<(), TrainError> {
         self.run(&[Phase::Backward], 0.0).map(|_| ())
     }
@@ -125,6 +134,10 @@ impl Engine {
     }
 
     /// Waits for the sums, checks the loss, updates the parameters. The metrics are those of the global batch.
+    ///
+    /// # Errors
+    /// [`TrainError::Order`] unless [`backward`](Self::backward) came before it. Or the loss is not finite, or the
+    /// device or the group fails. Parameters are as before the step then.
     pub fn step(&mut self, learning_rate: f64) -> Result<StepMetrics, TrainError> {
         let ticket = self.run(&[Phase::Reduce, Phase::Check, Phase::Update], learning_rate)?;
         let metrics = self.program.metrics(ticket)?;
@@ -135,11 +148,17 @@ impl Engine {
     }
 
     /// The logits of the last forward, `[batch, classes]`.
+    ///
+    /// # Errors
+    /// No forward has run, or the device or the group fails.
     pub fn logits(&mut self) -> Result<Vec<f64>, TrainError> {
         Ok(self.program.store("logits")?)
     }
 
     /// The number of samples of the last forward whose largest logit is at the label.
+    ///
+    /// # Errors
+    /// No forward with its loss has run, or the device or the group fails.
     pub fn correct(&mut self) -> Result<f64, TrainError> {
         self.scalar("correct")
     }

@@ -22,6 +22,10 @@ pub(crate) use pass::{Pass, Sums, submit};
 
 /// Runs one pass of `loader`, which is this rank's part, and adds the results of all ranks. Sums are in f64. An image of several
 /// [crops](EvalLoader::cropped) is evaluated by the mean of their logits, and the plan's further metrics are left out.
+///
+/// # Errors
+/// An image cannot be read and is not to be skipped, or none can be read. Or a callback, the device or the group fails.
+/// Or there are several crops, and the task does not predict a class.
 pub fn evaluate(
     program: &mut dyn Program,
     loader: &EvalLoader,
@@ -34,6 +38,9 @@ pub fn evaluate(
 }
 
 /// The same, which also keeps something of every sample.
+///
+/// # Errors
+/// Those of [`evaluate`].
 pub fn evaluate_keeping(
     program: &mut dyn Program,
     loader: &EvalLoader,

@@ -24,6 +24,9 @@ pub struct Heatmap {
 
 impl Heatmap {
     /// A PNG of the image, in grey, under the heatmap, which goes from dark blue to yellow.
+    ///
+    /// # Errors
+    /// `pixels` or `values` are not those of an image of these dimensions.
     pub fn png(&self) -> Result<Vec<u8>, TrainError> {
         let &Heatmap { width, height, ref values, ref pixels, .. } = self;
         Ok(heatmap(&LabelledImage { width, height, pixels, label: "heatmap" }, values)?)
@@ -42,6 +45,10 @@ pub struct Explainer {
 
 impl Classifier {
     /// A program with these weights that makes heatmaps, in f32. It holds the weights once more.
+    ///
+    /// # Errors
+    /// The weights are not those of `model` or have no classifier, the model has neither convolutions nor attention, or
+    /// the device has too little memory.
     pub fn explainer(&self, model: &ModelFn, device: &dyn Device) -> Result<Explainer, TrainError> {
         self.require_classes()?;
         let classes = self.classes.len();
@@ -61,6 +68,9 @@ impl Explainer {
     }
 
     /// The heatmap of an image for a class, given by its label.
+    ///
+    /// # Errors
+    /// The model has no such class, or the device fails.
     pub fn explain(&mut self, image: &Image, class: usize) -> Result<Heatmap, TrainError> {
         let label = i32::try_from(class).ok().filter(|_| class < self.classes);
         let Some(label) = label else {

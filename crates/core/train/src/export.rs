@@ -39,6 +39,10 @@ impl WeightsFormat {
     }
 
     /// Writes a file of weights, whole or not at all. `updates` is how many steps batch norms have seen.
+    ///
+    /// # Errors
+    /// The tensors cannot be written under their names and shapes or are too many for the format, or the file cannot be
+    /// written.
     pub fn write(self, path: &Path, tensors: &impl Tensors, updates: i64) -> Result<(), FileError> {
         write_whole(path, |file| match self {
             WeightsFormat::Pth => pth::write(file, tensors, updates),
@@ -52,8 +56,11 @@ impl WeightsFormat {
 }
 
 impl Preprocessing {
-    /// Its file beside a `.pth` that is to be written, which other weights do not need. The file must not overwrite one that is no such
-    /// file: the error is a sentence that lacks what to do.
+    /// Its file beside a `.pth` that is to be written, which other weights do not need.
+    ///
+    /// # Errors
+    /// There is a file of that name which is no such file, and would be overwritten. The text is a sentence that lacks
+    /// what to do.
     pub fn place(weights: &Path, format: WeightsFormat) -> Result<Option<PathBuf>, String> {
         if format != WeightsFormat::Pth {
             return Ok(None);
@@ -72,6 +79,9 @@ impl Preprocessing {
     }
 
     /// Writes its file, whole or not at all.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), FileError> {
         write_whole(path, |file| file.write_all(self.to_json().as_bytes()))
     }

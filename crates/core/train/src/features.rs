@@ -24,6 +24,9 @@ impl Features {
     /// Runs one pass of `loader`, which is this rank's part of `total` images, by a program whose logits are features. Every rank has
     /// the features of all. `proceed` is shown each batch, on all ranks equally often;
     /// where it says no, the pass ends early, and there are none.
+    ///
+    /// # Errors
+    /// That of `proceed`, an image cannot be read and is not to be skipped, or the device or the group fails.
     pub fn compute(
         program: &mut dyn Program,
         loader: &EvalLoader,

@@ -26,7 +26,10 @@ impl ImageSource<'_> {
         }
     }
 
-    /// Its pixels. An error about bytes names their `place` in a list.
+    /// Its pixels.
+    ///
+    /// # Errors
+    /// It cannot be read, or is no image. An error about bytes names their `place` in a list.
     pub fn read(&self, place: usize, reading: ReadOptions) -> Result<Cow<'_, Image>, ImageError> {
         match self {
             ImageSource::File(path) => decode::open(path, reading).map(Cow::Owned),

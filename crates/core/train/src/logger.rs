@@ -49,30 +49,48 @@ pub enum Artifact {
 /// ```
 pub trait Logger: Send {
     /// Before the first step: what is known of the run by then, and its settings.
+    ///
+    /// # Errors
+    /// The logger's own, which ends the run on all ranks.
     fn start(&mut self, _started: &Started, _settings: &RunConfig) -> CallbackResult {
         Ok(())
     }
 
     /// Values by name: those of an epoch or of the test after it, and those that a callback logs of a step
     /// ([`crate::Control::log_step`]).
+    ///
+    /// # Errors
+    /// The logger's own, which ends the run on all ranks.
     fn scalars(&mut self, at: LogPoint, scalars: &[(&str, f64)]) -> CallbackResult;
 
     /// An image or a histogram, which a callback logs of a step or an epoch ([`crate::Control::log_media`]).
+    ///
+    /// # Errors
+    /// The logger's own, which ends the run on all ranks.
     fn media(&mut self, _at: LogPoint, _name: &str, _media: &Media) -> CallbackResult {
         Ok(())
     }
 
     /// The record of an epoch. By default its [`EpochRecord::scalars`].
+    ///
+    /// # Errors
+    /// The logger's own, which ends the run on all ranks.
     fn epoch(&mut self, record: &EpochRecord) -> CallbackResult {
         self.scalars(LogPoint::Epoch(record.epoch), &record.scalars())
     }
 
     /// A file has been written, whole. The run may replace it later.
+    ///
+    /// # Errors
+    /// The logger's own, which ends the run on all ranks.
     fn artifact(&mut self, _kind: Artifact, _path: &Path) -> CallbackResult {
         Ok(())
     }
 
     /// The fit has ended, as a success or by this error; so has a test after it.
+    ///
+    /// # Errors
+    /// The logger's own, with which a fit that was a success fails.
     fn finish(&mut self, _error: Option<&TrainError>) -> CallbackResult {
         Ok(())
     }

@@ -234,7 +234,10 @@ pub(crate) fn check_memory(
 }
 
 /// Checks that this process alone finds the memory for a program of `plans` and a batch of images. `compile` makes the plans
-/// for other batches; the error names the largest that fits.
+/// for other batches; an error names the largest that fits.
+///
+/// # Errors
+/// There is too little memory on the machine or on the device, or the device cannot run the plans.
 pub fn require_memory(
     device: &dyn Device,
     plans: &Plans,

@@ -11,6 +11,9 @@ use crate::{Classifier, ModelFn, TrainError};
 impl Classifier {
     /// Its model with these weights in ONNX, from images of the run's size to what [`Classifier::predict`] computes of the outputs:
     /// the probabilities at the classifier's temperature, or numbers.
+    ///
+    /// # Errors
+    /// The weights have no classifier or are not those of `model`, or an operation of it has no counterpart in ONNX.
     pub fn to_onnx(&self, model: &ModelFn, input: ImageInput) -> Result<Graph, TrainError> {
         self.translate(model, |forward, weights, outputs| to_onnx(&self.model, forward, weights, input, outputs))
     }

@@ -47,7 +47,11 @@ impl Objective {
         self.task.clone().unwrap_or_else(|| Arc::new(Classification::default()))
     }
 
-    /// The same with the task that the data have, unless there is another. The settings of the loss belong to those tasks.
+    /// The same with the task that the data have, unless there is another.
+    ///
+    /// # Errors
+    /// A setting of the loss does not belong to the data's task, or cannot be used, such as a file of weights. Or one
+    /// is set although the objective has a task or a loss of its own.
     pub fn of_data(&self, data: &TrainingData, config: &TrainConfig) -> Result<Self, TrainError> {
         if self.task.is_some() || self.loss.is_some() {
             let (run, default) = (RunConfig { train: config.clone(), ..RunConfig::default() }, RunConfig::default());
@@ -65,8 +69,11 @@ impl Objective {
         Ok(Objective { task: Some(task), ..self.clone() })
     }
 
-    /// The same with the teacher of the configuration, if it has one that takes part. It must predict the same of an image as `data`, if
-    /// they are known, and see as many channels.
+    /// The same with the teacher of the configuration, if it has one that takes part.
+    ///
+    /// # Errors
+    /// Its file cannot be opened, or it does not predict the same of an image as `data`, if they are known, or does not
+    /// see as many channels. Or `data` have classes, and the objective has a task of its own that predicts none.
     pub fn taught(
         self,
         config: &TrainConfig,
@@ -168,6 +175,9 @@ fn without_effect(name: &str, value: &str, own: &str) -> TrainError {
 
 /// The plans of a configuration, for a model of so many outputs (classes), this number of shards, the target of a device, and images
 /// prepared in this way.
+///
+/// # Errors
+/// The model or an option of the configuration is wrong: see [`Target::compile`].
 pub fn compile_plans(
     config: &TrainConfig,
     preparation: &Preparation,
@@ -245,6 +255,9 @@ pub(crate) fn compile_features(
 
 /// Sets every parameter of a new program to its initial value, a function of (seed, name, element), and every average
 /// to the initial value of the tensor that it averages.
+///
+/// # Errors
+/// The device fails.
 pub fn initialize(program: &mut dyn Program, seed: u64) -> Result<(), DeviceError> {
     let starts = |tensor: &StateTensor| matches!(tensor.slot.arena, Arena::Parameters | Arena::Average);
     program.fill_state(&starts, &|tensor, first, values| {

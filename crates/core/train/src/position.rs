@@ -131,6 +131,9 @@ impl Position {
     }
 
     /// Rank 0's position on every rank.
+    ///
+    /// # Errors
+    /// The group fails.
     pub fn broadcast(&self, group: &Group) -> Result<Self, TrainError> {
         let mut bits = [
             self.epoch as i64,

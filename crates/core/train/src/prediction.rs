@@ -52,8 +52,10 @@ pub struct PredictedValue {
 }
 
 impl Classifier {
-    /// The `top` likeliest classes of each image, in the order of `images`, which fill the batches of `program`. An image that
-    /// cannot be read is an error.
+    /// The `top` likeliest classes of each image, in the order of `images`, which fill the batches of `program`.
+    ///
+    /// # Errors
+    /// An image cannot be read, or the device fails.
     pub fn predict(
         &self,
         program: &mut dyn Program,
@@ -69,6 +71,9 @@ impl Classifier {
 
     /// The same as numbers: of each image the probability of every class or label, or the predicted numbers, in the order of
     /// [`Classifier::classes`].
+    ///
+    /// # Errors
+    /// Those of [`predict`](Self::predict).
     pub fn outputs(
         &self,
         program: &mut dyn Program,
@@ -106,6 +111,9 @@ impl Classifier {
     }
 
     /// What the model sees of the image in `bytes`, which `name` names in errors: the same pixels as in every other prediction.
+    ///
+    /// # Errors
+    /// The bytes are no image that can be decoded, or there is no memory for it.
     pub fn prepare(
         &self,
         bytes: &[u8],
@@ -123,6 +131,9 @@ impl Classifier {
 
     /// The same for images that are [prepared](Self::prepare), each with its name, of which there are at most as many as `program` takes at
     /// once.
+    ///
+    /// # Errors
+    /// The device fails.
     pub fn predict_prepared(
         &self,
         program: &mut dyn Program,
@@ -140,6 +151,10 @@ impl Classifier {
     /// The same for many images, which the threads of `pool` read ahead, by the mean of the logits of `crops`. `each` gets the
     /// predictions in the order of `images`, each with the index of its image, and before those of each batch the images of the batch that
     /// cannot be read. It may end it all.
+    ///
+    /// # Errors
+    /// There is no crop, or one that the transform does not have; the device fails, or the images are not read for a
+    /// long time. Those that cannot be read are no error.
     pub fn predict_each(
         &self,
         program: &mut dyn Program,

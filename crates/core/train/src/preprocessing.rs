@@ -49,6 +49,9 @@ pub struct Preprocessing {
 
 impl Preprocessing {
     /// The preparation of a checkpoint's model.
+    ///
+    /// # Errors
+    /// The configuration in it cannot be read.
     pub fn of(meta: &CheckpointMeta) -> Result<Self, TrainError> {
         let TrainConfig { exif_transpose, interpolation, .. } = RunConfig::from_toml(&meta.configuration)?.train;
         let interpolation = interpolation.unwrap_or_default();

@@ -45,6 +45,9 @@ fn positions(plans: &Plans) -> Option<Positions> {
 
 /// Sets the parameters and running statistics of a program that a file has; see [`match_tensors`]. All others stay as they
 /// are, and so does a classifier for other classes.
+///
+/// # Errors
+/// The file cannot be read, its tensors are not those of the model, or the device fails.
 pub fn load_pretrained(program: &mut dyn Program, path: &Path, renames: &[Rename]) -> Result<Matching, TrainError> {
     let (matching, tensors) = read_pretrained(program.plans(), path, renames, false)?;
     let found: HashMap<&str, &[f32]> =

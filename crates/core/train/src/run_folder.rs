@@ -219,7 +219,10 @@ impl RunPaths {
         }
     }
 
-    /// An error if `resume` asks for what is not here: a run that is named, or the checkpoint of a best epoch.
+    /// Checks that what `resume` asks for is here.
+    ///
+    /// # Errors
+    /// It asks for what is not here: a run that is named, or the checkpoint of a best epoch.
     pub fn check_resume(&self, resume: &Resume) -> Result<(), RunError> {
         match resume {
             Resume::Run(_) if !self.holds_run() => Err(RunError::NoRun(self.root.clone())),
@@ -247,6 +250,9 @@ impl RunPaths {
 
     /// The configuration of the run that was begun here, as TOML; `None` if there is no run. A run that ended before its first
     /// checkpoint starts fresh, with the same settings.
+    ///
+    /// # Errors
+    /// The file is gone or cannot be read.
     pub fn saved_config(&self) -> Result<Option<String>, RunError> {
         let is_begun = self.is_resumable() || self.config().exists();
         if is_begun { Ok(Some(read(&self.config())?)) } else { Ok(None) }
@@ -258,11 +264,17 @@ impl RunPaths {
     }
 
     /// Reads the file of [`RunFolder::write_split`].
+    ///
+    /// # Errors
+    /// The file is not there, cannot be read, or is malformed.
     pub fn read_split<T: DeserializeOwned>(&self) -> Result<T, RunError> {
         read_json(&self.split())
     }
 
     /// Reads the file of [`RunFolder::write_algorithms`]; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is malformed.
     pub fn read_algorithms(&self) -> Result<Option<Choices>, RunError> {
         let path = self.algorithms();
         if !path.exists() {
@@ -273,6 +285,9 @@ impl RunPaths {
     }
 
     /// The checkpoint whose weights a run is used with: the best one, or the last one if no whole epoch has ended yet.
+    ///
+    /// # Errors
+    /// The folder has no checkpoint, or the best one, which it had, is gone.
     pub fn require_weights(&self) -> Result<PathBuf, RunError> {
         let (best, last) = (self.best_checkpoint(), self.last_checkpoint());
         // A damaged file is an error when it is read.
@@ -294,6 +309,9 @@ impl RunPaths {
 /// `runs/` that can be resumed and was left by an earlier start of the same job, or with `resume` by any job, of these `data` if
 /// they are given. Otherwise it is a new folder `runs/<UTC time>-<model>`, which is created at once so that two runs never choose
 /// the same.
+///
+/// # Errors
+/// `runs/` cannot be read, or a folder in it cannot be created.
 pub fn locate_run(
     out: Option<&Path>,
     model: &str,
@@ -308,6 +326,9 @@ pub fn locate_run(
 }
 
 /// The newest run in `runs/` that can be resumed, of these data if they are given.
+///
+/// # Errors
+/// `runs/` cannot be read.
 pub fn newest_run(data: Option<&Path>) -> Result<Option<RunPaths>, RunError> {
     newest_resumable(Path::new(RUNS), None, data)
 }
@@ -370,9 +391,11 @@ pub struct RunFolder {
 }
 
 impl RunFolder {
-    /// Creates the folder if it does not exist, claims it, and removes incomplete files that a killed writer left. A
-    /// folder that holds a run with any result is refused unless it is resumed. A folder that another process writes to is refused, unless
-    /// that is an earlier start of this job.
+    /// Creates the folder if it does not exist, claims it, and removes incomplete files that a killed writer left.
+    ///
+    /// # Errors
+    /// The folder holds a run with any result, and is not resumed; what is to be resumed is not there; or another
+    /// process writes to it that is not an earlier start of this job. Or it cannot be created or written to.
     pub fn open(paths: RunPaths, resume: impl Into<Resume>, attempt: &Attempt) -> Result<Self, RunError> {
         let (root, resume) = (paths.root(), resume.into());
         paths.check_resume(&resume)?;
@@ -415,6 +438,9 @@ impl RunFolder {
     }
 
     /// Writes the effective configuration.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub fn write_config(&self, config: &RunConfig) -> Result<(), RunError> {
         // Callbacks draw there.
         create_folder_of(&self.paths.class_distribution())?;
@@ -422,6 +448,9 @@ impl RunFolder {
     }
 
     /// Writes the class names by label, in the tutorials' format: `{"0": "daisy", …}`, indented by four.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub fn write_class_indices(&self, classes: &[String]) -> Result<(), RunError> {
         let by_label: serde_json::Map<_, _> =
             classes.iter().enumerate().map(|(label, class)| (label.to_string(), class.as_str().into())).collect();
@@ -429,6 +458,9 @@ impl RunFolder {
     }
 
     /// Writes the lists of files of each part.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub fn write_split(&self, split: &impl Serialize) -> Result<(), RunError> {
         self.write_json(&self.paths.split(), split)
     }
@@ -448,11 +480,17 @@ impl RunFolder {
     }
 
     /// Writes the algorithms that a tuned run uses.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub fn write_algorithms(&self, choices: &Choices) -> Result<(), RunError> {
         self.write(&self.paths.algorithms(), choices.to_string().as_bytes())
     }
 
     /// Writes the chart of classes, as SVG.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub fn write_class_distribution(&self, svg: &str) -> Result<(), RunError> {
         self.write(&self.paths.class_distribution(), svg.as_bytes())
     }

@@ -35,6 +35,9 @@ pub struct TensorBoard {
 impl TensorBoard {
     /// Creates a new event file in the run folder. Earlier files' data of `first_epoch` and later are void: TensorBoard
     /// drops them, as those epochs run again.
+    ///
+    /// # Errors
+    /// The file cannot be created or written.
     pub fn create(folder: &Path, first_epoch: u64) -> Result<Self, RunError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let host = rustix::system::uname().nodename().to_string_lossy().replace('/', "_");

@@ -95,11 +95,15 @@ impl Trainer<'_> {
     }
 
     /// Checks the configuration as the command line does, and against the model, the device, the group and the data. The run records
-    /// what is used, and the model under this name. The name of a model of the zoo is an error for one that has other tensors.
+    /// what is used, and the model under this name.
     ///
-    /// Trains for the configured epochs, from the start or from the run folder's last checkpoint. With a group, an
-    /// error on this rank ends the others with the same cause. [`TrainError::Stopped`] does not count as one, and is
-    /// returned on all ranks.
+    /// Trains for the configured epochs, from the start or from the run folder's last checkpoint.
+    ///
+    /// # Errors
+    /// The configuration, the model or the data are wrong or do not go together, such as the name of a model of the zoo
+    /// for one that has other tensors. Or the run folder, a callback, the device or the group fails, or the loss is not
+    /// finite. With a group, an error on this rank ends the others with the same cause. [`TrainError::Stopped`] does
+    /// not count as one, and is returned on all ranks, after a checkpoint.
     pub fn fit(&mut self, name: &str, model: &ModelFn, data: &TrainingData) -> Result<DoneRecord, TrainError> {
         let mut steps = self.steps(name, model, data)?;
         while let Some(step) = steps.next_step()? {

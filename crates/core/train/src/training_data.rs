@@ -118,6 +118,9 @@ impl TrainingData {
     }
 
     /// Opens the data in `root` ([`enmasse_datasets::open`]): a known data set, images to be split, or images in parts.
+    ///
+    /// # Errors
+    /// Those of [`enmasse_datasets::open`].
     pub fn open(root: &Path, options: &OpenOptions) -> Result<Self, TrainError> {
         let opened = enmasse_datasets::open(root, options)?;
         Ok(TrainingData {
@@ -134,6 +137,9 @@ impl TrainingData {
     }
 
     /// The same files as in an earlier run.
+    ///
+    /// # Errors
+    /// A label or a target of the record is none of its task or classes. Files that are gone are not looked for.
     pub fn from_record(root: &Path, record: SplitRecord, options: &OpenOptions) -> Result<Self, TrainError> {
         let (is_manifest, root) = (root.is_file(), folder_of(root, options));
         let (task, classes) = (record.task, record.classes);

@@ -36,6 +36,9 @@ impl fmt::Display for Tuning {
 }
 
 /// Measures the operations for which `known` has no choice, and adds all choices to the plans, which must have none.
+///
+/// # Errors
+/// The device cannot measure an operation: it fails, or has too little memory.
 pub fn tune(device: &dyn Device, plans: &mut Plans, known: Choices) -> Result<(Choices, Tuning), DeviceError> {
     let algorithms = |plans: &Plans| device.algorithms(plans.train.as_ref().unwrap_or(&plans.evaluate));
     let untuned = algorithms(plans)?;

@@ -44,6 +44,9 @@ pub fn map_state<T: Send + Sync>(
 }
 
 /// Every state tensor of a program, in PyTorch's order and shapes.
+///
+/// # Errors
+/// The device or the group fails.
 pub fn read_tensors(program: &mut dyn Program) -> Result<Vec<NamedTensor>, DeviceError> {
     read_chosen(program, &|_| true)
 }

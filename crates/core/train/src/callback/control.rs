@@ -78,7 +78,10 @@ impl<'c> Control<'c> {
     }
 
     /// The tensors of the model. The device has ended its steps in [`crate::Callback::on_validation_end`],
-    /// [`crate::Callback::on_train_epoch_end`] and [`crate::Callback::on_fit_end`]; anywhere else this is an error.
+    /// [`crate::Callback::on_train_epoch_end`] and [`crate::Callback::on_fit_end`].
+    ///
+    /// # Errors
+    /// It is called anywhere else, where a step may be in progress.
     pub fn weights(&mut self) -> Result<Weights<'_>, TrainError> {
         match self.program.as_deref_mut() {
             Some(program) => Ok(Weights::new(program, &mut self.steering.written)),
@@ -98,6 +101,9 @@ impl<'c> Control<'c> {
     /// Adds a value to the record of the current epoch, on this rank. Values with the same name are averaged over the
     /// epoch. The files of the run hold rank 0's records: if ranks have different values, sum them over the ranks first
     /// ([`enmasse_comm::Group::reduce`]). A resumed epoch averages the values logged since it was resumed.
+    ///
+    /// # Errors
+    /// Every epoch's record already has a value with this name. Nothing is logged then.
     pub fn log(&mut self, name: impl Into<String>, value: f64) -> Result<(), LogError> {
         let name = name.into();
         if is_of_epoch_record(&name) {

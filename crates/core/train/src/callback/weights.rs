@@ -34,6 +34,9 @@ impl<'c> Weights<'c> {
     }
 
     /// A tensor. It is the same on all ranks.
+    ///
+    /// # Errors
+    /// The model has no tensor with this name, or the device fails.
     pub fn read(&mut self, name: &str) -> Result<NamedTensor, TrainError> {
         let held = held_by_all(self.program);
         let found = read_chosen(self.program, &|tensor| tensor.name == name && held(tensor))?.pop();
@@ -42,6 +45,9 @@ impl<'c> Weights<'c> {
 
     /// Sets a tensor. The checkpoint that follows has it. Every rank must set the same tensors, in the same order, to the same values:
     /// ranks compare what they have set before the next step and before the checkpoint, and a difference is an error that names it.
+    ///
+    /// # Errors
+    /// The model has no tensor with this name, it has another number of elements, or the device fails.
     pub fn set(&mut self, name: &str, values: &[f32]) -> Result<(), TrainError> {
         let expected = self.read(name)?.values.len();
         if values.len() != expected {

@@ -7,6 +7,9 @@ use super::{
 
 impl TrainConfig {
     /// Checks each value, and their combination.
+    ///
+    /// # Errors
+    /// The first value that is out of range or does not go with another.
     pub fn check(&self) -> Result<(), ConfigError> {
         RunConfig { train: self.clone(), ..RunConfig::default() }.check()
     }
@@ -15,6 +18,9 @@ impl TrainConfig {
 impl RunConfig {
     /// Checks each value, and their combination. [`LayeredConfig::finish`](super::LayeredConfig::finish) does the same and names the
     /// source of a wrong value.
+    ///
+    /// # Errors
+    /// The first value that is out of range or does not go with another.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.check_with(|_| SettingSource::Default)
     }

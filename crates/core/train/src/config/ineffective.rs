@@ -166,7 +166,10 @@ impl Surroundings {
 }
 
 impl LayeredConfig {
-    /// Refuses a flag that another flag of the same command line makes ineffective, and one of what the program finds itself.
+    /// Checks that every flag has an effect.
+    ///
+    /// # Errors
+    /// Another flag of the same command line makes a flag ineffective, or a flag sets what the program finds itself.
     pub fn check_flags(&self) -> Result<(), ConfigError> {
         let is_flag = |setting: &Setting| self.source(setting.name) == Some(&SettingSource::CommandLine);
         if let Some(setting) = SETTINGS.iter().find(|setting| setting.scope == Scope::Found && is_flag(setting)) {

@@ -56,12 +56,18 @@ impl LayeredConfig {
 
     /// Adds the configuration of a run to be resumed (its TOML text and folder). Only defaults are below it. Settings
     /// that belong to one invocation are ignored.
+    ///
+    /// # Errors
+    /// The text is not TOML, has a key that is no setting, or a value that is not allowed.
     pub fn saved_run(&mut self, text: &str, folder: &Path) -> Result<(), ConfigError> {
         self.saved = Some(self.begun(text, folder)?);
         Ok(())
     }
 
     /// The same for a run that ended before its first checkpoint. It starts anew, so nothing of it contradicts other layers.
+    ///
+    /// # Errors
+    /// Those of [`saved_run`](Self::saved_run).
     pub fn begun_run(&mut self, text: &str, folder: &Path) -> Result<(), ConfigError> {
         self.begun(text, folder).map(drop)
     }
@@ -88,6 +94,9 @@ impl LayeredConfig {
 
     /// Adds the recipe with this name, or in this file, and those that it extends. Only defaults are below it. A run to be resumed, which is
     /// added later, replaces it.
+    ///
+    /// # Errors
+    /// There is no such recipe, its file cannot be read or is malformed, or a value in it is not allowed.
     pub fn recipe(&mut self, name: &str) -> Result<(), ConfigError> {
         for Recipe { label, settings } in recipe::read(name)? {
             for (setting, value) in settings {
@@ -98,12 +107,18 @@ impl LayeredConfig {
     }
 
     /// Adds what is known of the weights of this name, above the saved run.
+    ///
+    /// # Errors
+    /// There is no setting `name`, or the value is not allowed.
     pub fn weights(&mut self, weights: &str, name: &str, value: &str) -> Result<(), ConfigError> {
         let setting = Setting::find(name).ok_or_else(|| unknown_key(name, "of the weights"))?;
         self.apply(setting, value, SettingSource::Weights(weights.to_owned()))
     }
 
     /// Adds a TOML file, above the weights. Relative paths in it are relative to the current directory.
+    ///
+    /// # Errors
+    /// The file cannot be read, is not TOML, has a key that is no setting, or a value that is not allowed.
     pub fn file(&mut self, path: &Path) -> Result<(), ConfigError> {
         let text = enmasse_system::files::read_text(path).map_err(|error| ConfigError::File {
             path: path.display().to_string(),
@@ -115,7 +130,11 @@ impl LayeredConfig {
         Ok(())
     }
 
-    /// Adds the environment, above the file. Every variable that begins with `ENMASSE_` must be known.
+    /// Adds the environment, above the file.
+    ///
+    /// # Errors
+    /// A variable that begins with `ENMASSE_` is no setting's, is not text in UTF-8, or has a value that is not
+    /// allowed.
     pub fn environment(
         &mut self,
         variables: impl IntoIterator<Item = (OsString, OsString)>,
@@ -133,6 +152,9 @@ impl LayeredConfig {
     }
 
     /// Adds a flag, above everything else. A repeatable flag's occurrences are joined by commas.
+    ///
+    /// # Errors
+    /// There is no such setting, or the value is not allowed.
     pub fn argument(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
         let setting = Setting::find(name).ok_or_else(|| unknown_key(name, "on the command line"))?;
         self.apply(setting, value, SettingSource::CommandLine)
@@ -187,6 +209,9 @@ impl LayeredConfig {
     }
 
     /// The configuration, checked as a whole and against the saved run. The warm-up of a recipe takes no more epochs than the run has.
+    ///
+    /// # Errors
+    /// A value is out of range, does not go with another, or contradicts the saved run. The error names its source.
     pub fn finish(mut self) -> Result<RunConfig, ConfigError> {
         if matches!(self.source("warmup_epochs"), Some(SettingSource::Recipe(_))) {
             let train = &mut self.config.train;

@@ -21,6 +21,9 @@ pub struct CalibrationRecord {
 
 impl RunPaths {
     /// Reads the temperature of the run; `None` if none is there.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is malformed.
     pub fn read_calibration(&self) -> Result<Option<CalibrationRecord>, RunError> {
         let path = self.calibration();
         if !path.exists() {

@@ -32,6 +32,9 @@ impl RunPaths {
 impl RunFolder {
     /// Writes the weights at the end of an epoch, and how images are prepared for them. `updates` is how many steps batch norms
     /// have seen.
+    ///
+    /// # Errors
+    /// A file cannot be written, or the device does not give the tensors.
     pub fn write_epoch_weights(
         &self,
         epoch: u64,

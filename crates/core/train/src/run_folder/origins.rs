@@ -5,6 +5,9 @@ use crate::SettingOrigins;
 
 impl RunPaths {
     /// Reads where the settings of the run come from; `None` of a run that did not keep it.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is malformed.
     pub fn read_origins(&self) -> Result<Option<SettingOrigins>, RunError> {
         let path = self.origins();
         if path.exists() { read_json(&path).map(Some) } else { Ok(None) }

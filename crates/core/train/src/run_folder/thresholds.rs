@@ -19,6 +19,9 @@ pub struct ThresholdsRecord {
 
 impl RunPaths {
     /// Reads the thresholds of the run; `None` if none are there.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is malformed.
     pub fn read_thresholds(&self) -> Result<Option<ThresholdsRecord>, RunError> {
         let path = self.thresholds();
         if path.exists() { read_json(&path).map(Some) } else { Ok(None) }

@@ -46,13 +46,19 @@ impl EvaluationInput {
 
 impl Trainer<'_> {
     /// Loss and accuracy on the validation part, with the weights that [`Trainer::fit`] ended with. Every sample counts
-    /// once, for any number of ranks, and every rank has the result. A request to stop ends it as
-    /// [`TrainError::Interrupted`] on all of them.
+    /// once, for any number of ranks, and every rank has the result.
+    ///
+    /// # Errors
+    /// [`TrainError::NotFitted`] before a fit. [`TrainError::Interrupted`] on all ranks after a request to stop. Or an
+    /// image cannot be read and is not to be skipped, or a callback, the device or the group fails.
     pub fn validate(&mut self, data: &TrainingData) -> Result<Evaluation, TrainError> {
         self.validate_keeping(data, Kept::default())
     }
 
     /// The same, which also keeps something of every sample.
+    ///
+    /// # Errors
+    /// Those of [`validate`](Self::validate).
     pub fn validate_keeping(&mut self, data: &TrainingData, kept: Kept) -> Result<Evaluation, TrainError> {
         self.as_one(|trainer| {
             trainer.hold(HeldWeights::Last)?;
@@ -69,8 +75,12 @@ impl Trainer<'_> {
     /// [`Trainer::fit`] ended with are evaluated.
     ///
     /// The run folder keeps the result in `test.json` ([`RunPaths::test_record`]), and callbacks are told
-    /// ([`crate::Callback::on_test_end`]). Data without a test part are [`TrainError::NoTestPart`]. A request to stop ends it as
-    /// [`TrainError::Stopped`] on all ranks.
+    /// ([`crate::Callback::on_test_end`]).
+    ///
+    /// # Errors
+    /// [`TrainError::NotFitted`] before a fit. [`TrainError::NoTestPart`] of data without one. [`TrainError::Stopped`]
+    /// on all ranks after a request to stop. Or an image cannot be read and is not to be skipped, the best checkpoint
+    /// cannot be read, or a callback, the device or the group fails.
     pub fn test(&mut self, data: &TrainingData) -> Result<Evaluation, TrainError> {
         self.callbacks.control.requests.heed(true);
         let result = self.as_one(|trainer| trainer.try_test(data));
@@ -108,8 +118,10 @@ impl Trainer<'_> {
 
     /// The probability of each class for every sample of `images`, `[samples][classes]` in the order of the data set,
     /// with the weights that [`Trainer::fit`] ended with; of another task than classification, what its [`Task::decode`] makes of
-    /// the outputs. The images need no targets. Ranks share the work, and each has the complete result. A sample
-    /// that cannot be read is an error.
+    /// the outputs. The images need no targets. Ranks share the work, and each has the complete result.
+    ///
+    /// # Errors
+    /// [`TrainError::NotFitted`] before a fit. Or a sample cannot be read, or the device or the group fails.
     pub fn predict(&mut self, images: &Arc<dyn Dataset>) -> Result<Vec<Vec<f64>>, TrainError> {
         self.as_one(|trainer| {
             trainer.hold(HeldWeights::Last)?;

@@ -17,6 +17,9 @@ impl Trainer<'_> {
     /// Searches for a batch: which is the largest that fits, by the memory that its plan states, and how fast batches of 1, 2, 4 and more
     /// train. Larger ones are not measured once they are no faster. Nothing is kept, as by [`find_lr`](Self::find_lr). All ranks of a group
     /// must call it, and have the same result.
+    ///
+    /// # Errors
+    /// Those of [`fit`](Self::fit), or no batch fits into memory. A request to stop saves no checkpoint.
     pub fn find_batch(&mut self, name: &str, model: &ModelFn, data: &TrainingData) -> Result<BatchSearch, TrainError> {
         self.as_one(|trainer| trainer.try_find_batch(name, model, data))
     }

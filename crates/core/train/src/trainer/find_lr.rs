@@ -8,6 +8,10 @@ impl Trainer<'_> {
     /// Searches for a learning rate by fastai's and Lightning's range test: trains on up to 100 batches, with a rate that grows from 1e-7 to
     /// 10, until the average of the losses diverges. The weights are those that a fit would begin with, and a fit afterwards is not changed
     /// by it: nothing is written, and no schedule, logger or callback takes part. All ranks of a group must call it, and have the same result.
+    ///
+    /// # Errors
+    /// Those of [`fit`](Self::fit), but for a loss that is not finite, which ends the search. A request to stop saves no
+    /// checkpoint.
     pub fn find_lr(&mut self, name: &str, model: &ModelFn, data: &TrainingData) -> Result<LrSearch, TrainError> {
         let with = |config| TrainConfig { find_lr: true, ..config };
         self.as_one(|trainer| trainer.search(with, |trainer| trainer.try_find_lr(name, model, data)))

@@ -87,8 +87,11 @@ impl Step {
 }
 
 impl<'a> Trainer<'a> {
-    /// Begins a run, or resumes one, for a loop of the program's own. Arguments and errors are those of [`Trainer::fit`]. All ranks must
-    /// run the same steps.
+    /// Begins a run, or resumes one, for a loop of the program's own. Arguments are those of [`Trainer::fit`]. All
+    /// ranks must run the same steps.
+    ///
+    /// # Errors
+    /// Those of [`Trainer::fit`] before the first step.
     pub fn steps<'t>(
         &'t mut self,
         name: &str,
@@ -143,8 +146,11 @@ impl Steps<'_, '_> {
     }
 
     /// The next step, which [`run`](Self::run) or [`submit`](Self::submit) takes. After the last step of an epoch it first
-    /// validates, and saves the results. `None` at the end of training: then call [`end`](Self::end). A request to stop is
-    /// [`TrainError::Stopped`] on all ranks, after a checkpoint.
+    /// validates, and saves the results. `None` at the end of training: then call [`end`](Self::end).
+    ///
+    /// # Errors
+    /// Those of [`Trainer::fit`]. A request to stop is [`TrainError::Stopped`] on all ranks, after a checkpoint.
+    /// [`TrainError::Order`] if the last step has not run. After any error the run is over.
     pub fn next_step(&mut self) -> Result<Option<Step>, TrainError> {
         self.part(|steps, session| {
             if steps.awaits_run {
@@ -172,6 +178,9 @@ impl Steps<'_, '_> {
     }
 
     /// Runs a step, waits for it, and returns its metrics.
+    ///
+    /// # Errors
+    /// Those of [`submit`](Self::submit), or the loss of this step is not finite.
     pub fn run(&mut self, step: Step) -> Result<StepMetrics, TrainError> {
         self.submit(step)?;
         self.part(|Steps { trainer, epoch, .. }, session| {
@@ -182,6 +191,10 @@ impl Steps<'_, '_> {
 
     /// Runs a step without waiting for it, as [`Trainer::fit`] does: the device computes while the loop reads the next batch, and
     /// callbacks are told of its metrics one step later.
+    ///
+    /// # Errors
+    /// The learning rate is not a finite number, 0 or more; the loss of the step before is not finite; ranks have set
+    /// different weights; or a callback, the device or the group fails.
     pub fn submit(&mut self, step: Step) -> Result<(), TrainError> {
         self.part(|steps, session| {
             steps.compare_written(session)?;
@@ -191,6 +204,9 @@ impl Steps<'_, '_> {
     }
 
     /// The tensors of the model between two steps. All ranks must call it.
+    ///
+    /// # Errors
+    /// The run is over, the loss of the last step is not finite, or a callback, the device or the group fails.
     pub fn weights(&mut self) -> Result<Weights<'_>, TrainError> {
         self.part(|Steps { trainer, epoch, .. }, session| {
             epoch.as_mut().map_or(Ok(None), |epoch| session.drain(trainer, epoch)).map(drop)
@@ -209,6 +225,9 @@ impl Steps<'_, '_> {
     }
 
     /// Ends the run. If steps are left, it saves a checkpoint to resume from, as after [`crate::Control::stop`].
+    ///
+    /// # Errors
+    /// Those of [`Trainer::fit`]. A request to stop is [`TrainError::Stopped`] on all ranks, after a checkpoint.
     pub fn end(mut self) -> Result<DoneRecord, TrainError> {
         let session = self.session.take().ok_or(OVER)?;
         let done = self.try_end(session).inspect_err(|error| self.trainer.fail(error))?;

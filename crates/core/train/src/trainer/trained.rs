@@ -49,6 +49,10 @@ pub(super) struct Trained {
 impl Trainer<'_> {
     /// The weights that [`Trainer::fit`] ended with, by PyTorch's names, shapes and layout: parameters and running statistics, or their
     /// averages if the run kept any. Every rank has them, and all must call it.
+    ///
+    /// # Errors
+    /// [`TrainError::NotFitted`] before a fit. Or the last checkpoint is needed and cannot be read, or the device or
+    /// the group fails.
     pub fn weights(&mut self) -> Result<Vec<NamedTensor>, TrainError> {
         self.as_one(|trainer| {
             let Trained { program, .. } = trainer.hold(HeldWeights::Last)?;
@@ -60,6 +64,10 @@ impl Trainer<'_> {
 
     /// Writes these weights as `enmasse export` does, by the extension as `.pth`, with the preparation of images as JSON beside it, or
     /// `.safetensors`. All ranks must call it; rank 0 writes.
+    ///
+    /// # Errors
+    /// Those of [`weights`](Self::weights). Or the path has another extension, the file beside it would replace one
+    /// that is not such a file, or a file cannot be written.
     pub fn save(&mut self, path: impl AsRef<Path>) -> Result<(), TrainError> {
         self.as_one(|trainer| {
             let path = path.as_ref();
@@ -80,6 +88,10 @@ impl Trainer<'_> {
 
     /// Replaces the weights that [`Trainer::fit`] left by those of a file, as the setting `weights` does before it. From then on they are
     /// evaluated, by [`Trainer::test`] too, and saved. All ranks must call it; rank 0 reads the file and knows what was loaded.
+    ///
+    /// # Errors
+    /// [`TrainError::NotFitted`] before a fit. Or the file cannot be read, its tensors are not those of the model, or
+    /// the device or the group fails.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<Option<Matching>, TrainError> {
         self.as_one(|trainer| {
             let Trainer { config, group, trained, .. } = trainer;
