@@ -30,8 +30,10 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Lists the class folders of `root` and the images inside them, at any depth. Hidden entries are skipped. A class
-    /// folder without an image is an error.
+    /// Lists the class folders of `root` and the images inside them, at any depth. Hidden entries are skipped.
+    ///
+    /// # Errors
+    /// A folder cannot be read, there is no class folder, or one has no image.
     pub fn scan(root: impl AsRef<Path>) -> Result<Self, DataError> {
         let root = root.as_ref();
         let folder = Self::scan_below(root, "")?;
@@ -68,6 +70,9 @@ impl Folder {
 
     /// A data set from a stored list of relative paths, and of their labels if these are not the names of the paths' last
     /// folders.
+    ///
+    /// # Errors
+    /// The label of a file, or the name of its folder, is not among the classes.
     pub fn from_lists(
         root: impl AsRef<Path>,
         classes: Vec<String>,
@@ -93,6 +98,9 @@ impl Folder {
 
     /// A data set from a stored list of relative paths and of what is known of each: the labels that it has, as places in
     /// `classes`, or as many numbers as `classes` names.
+    ///
+    /// # Errors
+    /// There are not as many files as targets, or what is known of a file is not of the task or names no class.
     pub fn from_targets(
         root: impl AsRef<Path>,
         task: TaskKind,

@@ -9,8 +9,11 @@ use enmasse_image::{Image, ImageRegion, RegionRequest};
 use crate::TaskKind;
 use crate::open::is_same_class;
 
-/// Labels the images of `dataset`, which was opened at `root` for `task` and has the classes or labels `own`, by `classes`, which
-/// must contain all of them. Numbers must be as many; several are found by their names.
+/// Labels the images of `dataset`, which was opened at `root` for `task` and has the classes or labels `own`, by
+/// `classes`. Several numbers are found by their names.
+///
+/// # Errors
+/// One of `own` is not among `classes`, or there is another count of numbers.
 pub fn relabel(
     dataset: Arc<dyn Dataset>,
     root: &Path,

@@ -54,8 +54,10 @@ pub(crate) fn unread_image(root: &Path) -> Option<(PathBuf, &'static str)> {
 }
 
 /// All images in a folder and in its folders, at any depth, sorted by path. Hidden entries are skipped. A link to a folder that it
-/// lies in, what is neither a file nor a folder, and images in formats that are not read are added to `left_out`. A folder without an image is an
-/// error.
+/// lies in, what is neither a file nor a folder, and images in formats that are not read are added to `left_out`.
+///
+/// # Errors
+/// A folder cannot be read, or there is no image in it.
 pub fn list_images(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<PathBuf>, DataError> {
     let mut found: Vec<PathBuf> =
         images_below(folder, left_out)?.into_iter().map(|relative| folder.join(relative)).collect();
@@ -238,7 +240,10 @@ pub struct Entered {
 }
 
 impl Entered {
-    /// Enters a folder. Returns false for a link to one that it lies in. Fails if links lead too often into the same one.
+    /// Enters a folder. Returns false for a link to one that it lies in.
+    ///
+    /// # Errors
+    /// Folders lie too deep in each other, or links lead too often into the same one.
     pub fn enter(&mut self, folder: &Path, metadata: &Metadata) -> Result<bool, DataError> {
         check_depth(folder, self.above.len())?;
         let identity = identity(metadata);

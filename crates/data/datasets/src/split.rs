@@ -251,6 +251,9 @@ fn cut<S: Divide>(whole: &S, held: &[bool]) -> (S, S) {
 impl Folder {
     /// Holds out ⌊n · `val_fraction`⌋ of each class's n images. The draw depends on `split_seed` and the class's name
     /// alone, not on other classes, the training seed or the machine. A class with one image keeps it for training.
+    ///
+    /// # Errors
+    /// `val_fraction` is not at least 0 and below 1.
     pub fn split(&self, split_seed: u64, val_fraction: f64) -> Result<Split, DataError> {
         draw_seeded(self, split_seed, val_fraction).map(|(train, val)| Split { train, val, test: None })
     }
@@ -260,6 +263,9 @@ impl Folder {
     /// `.PNG`; others are in neither part.
     ///
     /// Hidden files and folders are skipped here, as everywhere; Python's `os.listdir` would include them.
+    ///
+    /// # Errors
+    /// `val_fraction` is not at least 0 and below 1, or the images have labels or numbers instead of classes.
     pub fn split_as_python(&self, split_seed: u64, val_fraction: f64) -> Result<Split, DataError> {
         draw_as_python(self, split_seed, val_fraction).map(|(train, val)| Split { train, val, test: None })
     }

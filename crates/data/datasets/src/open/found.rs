@@ -125,12 +125,19 @@ fn divide<S: Divide>(scanned: Scanned<S>, options: &OpenOptions) -> Result<Parts
 
 impl Split {
     /// Opens a folder with `train/` and `val/` (or `test/`), or splits a folder of class folders with
-    /// [`Folder::split`](crate::Folder::split). Fails with fewer than two classes, or if nothing would be left for validation.
+    /// [`Folder::split`](crate::Folder::split).
+    ///
+    /// # Errors
+    /// A folder cannot be read or is not laid out so, there are fewer than two classes, nothing would be left for
+    /// validation, or `val_fraction` is not at least 0 and below 1.
     pub fn open(root: impl AsRef<Path>, split_seed: u64, val_fraction: f64) -> Result<Split, DataError> {
         Self::open_with(root.as_ref(), &OpenOptions { split_seed, val_fraction, ..OpenOptions::default() })
     }
 
     /// The same with all options. Folders `train/` and `val/` are used as they are, whatever the requested split.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
     pub fn open_with(root: &Path, options: &OpenOptions) -> Result<Split, DataError> {
         let parts = divide(class_folders::scan(root)?, options)?;
         Ok(Split { train: parts.train, val: parts.validation, test: parts.test })

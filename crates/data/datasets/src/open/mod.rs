@@ -72,6 +72,10 @@ const FORMATS: [Format; 8] = [
 /// their files, in `root` itself or in the places below torchvision's `root`, and so is ImageNet in Kaggle's layout. Anything
 /// else is read as class folders ([`Split`](crate::Split)), unless [`OpenOptions::label_pattern`] says otherwise, and a file as
 /// a manifest. Images of CIFAR and MNIST are held in memory: 185 MB and 55 MB.
+///
+/// # Errors
+/// The data cannot be read, are of no format that is known or are not as it has them, or have no images for training or
+/// for validation; or an option does not fit them.
 pub fn open(root: &Path, options: &OpenOptions) -> Result<OpenData, DataError> {
     let source = Source::of(root, options)?;
     let mut data = find(&source)?.in_parts(options)?;
@@ -81,7 +85,10 @@ pub fn open(root: &Path, options: &OpenOptions) -> Result<OpenData, DataError> {
 }
 
 /// Opens all of `root`, where [`open`] would draw a part for validation. Of data that come in parts it is the part for
-/// validation; if the parts are folders that can be named, that is an error instead.
+/// validation.
+///
+/// # Errors
+/// Those of [`open`]. Or the data come in parts that are folders, which can be named.
 pub fn open_whole(root: &Path, options: &OpenOptions) -> Result<WholeData, DataError> {
     let source = Source::of(root, options)?;
     let mut data = find(&source)?.whole(options)?;
@@ -125,6 +132,9 @@ pub fn holds_unlabelled(path: &Path) -> bool {
 }
 
 /// Opens all images of a data set for which [`holds_unlabelled`] holds.
+///
+/// # Errors
+/// The data cannot be read, are of no format whose images are found without labels, or are not as it has them.
 pub fn open_unlabelled(path: &Path, options: &OpenOptions) -> Result<Unlabelled, DataError> {
     let source = Source::of(path, options)?;
     for format in &FORMATS {

@@ -71,10 +71,13 @@ pub struct Packed {
     pub bytes: u64,
 }
 
-/// Packs all parts of `data` into the new file `path`, which appears whole or not at all. Before that, about as much space
-/// must be free as the file needs.
+/// Packs all parts of `data` into the new file `path`, which appears whole or not at all.
 ///
 /// `each` is told of every sample that is done, with its fault if it is left out.
+///
+/// # Errors
+/// The file exists, there is less space than it needs, it cannot be written, or an option is out of range. Or a sample
+/// cannot be read or stored, and is not one of those that may be left out. Nothing is written to `path` then.
 pub fn pack(
     data: &Unpacked,
     options: &PackOptions,

@@ -34,6 +34,9 @@ pub const CLASSES: usize = Figure::ALL.len();
 const FOLDER: &str = "shapes-1";
 
 /// The folder for data sets: `$ENMASSE_CACHE`, else `$XDG_CACHE_HOME/enmasse`, else `~/.cache/enmasse`.
+///
+/// # Errors
+/// None of the variables is set, and there is no home folder.
 pub fn default_cache() -> Result<PathBuf, DataError> {
     enmasse_system::files::cache_folder()
         .ok_or_else(|| DataError::Setting("no cache folder: set ENMASSE_CACHE to a writable folder".into()))
@@ -41,6 +44,9 @@ pub fn default_cache() -> Result<PathBuf, DataError> {
 
 /// The data set's folder in `cache`, created if necessary (in a second or two). Several processes may call this at
 /// once. An interrupted process leaves nothing that looks like a data set, and the next one cleans up after it.
+///
+/// # Errors
+/// The folder cannot be written.
 pub fn ensure(cache: &Path) -> Result<PathBuf, DataError> {
     publish::ensure(cache, FOLDER, is_whole, build)
 }

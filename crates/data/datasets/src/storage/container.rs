@@ -33,7 +33,10 @@ enum Source {
 }
 
 impl Container {
-    /// Opens a file, or a link to one. Anything else is an error that says what it is.
+    /// Opens a file, or a link to one.
+    ///
+    /// # Errors
+    /// It cannot be opened, or is something else: the error says what.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, DataError> {
         let path = path.into();
         let opened = open_regular(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
@@ -57,8 +60,11 @@ impl Container {
         self.length
     }
 
-    /// Fills `bytes` with those from `offset` on. Any number of threads may read at a time. A file that ends before, or has
-    /// been cut short since it was opened, is an error.
+    /// Fills `bytes` with those from `offset` on. Any number of threads may read at a time.
+    ///
+    /// # Errors
+    /// The file ends before, or has been cut short since it was opened, or cannot be read. A part of `bytes` may be
+    /// filled then.
     pub fn fill(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DataError> {
         let end = self.end(offset, bytes.len())?;
         match &self.source {
@@ -72,6 +78,9 @@ impl Container {
 
     /// Makes `bytes` the `length` bytes from `offset` on. The memory is reused, and reserved only after the place has been
     /// compared with the file's length, so both numbers may come from the file.
+    ///
+    /// # Errors
+    /// Those of [`fill`](Self::fill), or there is no memory for them.
     pub fn read(&self, offset: u64, length: usize, bytes: &mut Vec<u8>) -> Result<(), DataError> {
         self.end(offset, length)?;
         reuse(bytes, length).map_err(|source| DataError::read(&self.path, source))?;
@@ -79,6 +88,9 @@ impl Container {
     }
 
     /// [`decode::read_part`] of the image file that is the `length` bytes from `offset` on. `name` is for error messages.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read) and of [`decode::read_part`], or the image file is too large.
     pub fn read_part(
         &self,
         (offset, length): (u64, usize),
