@@ -33,8 +33,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-#![warn(clippy::missing_errors_doc)]
-
 mod arrivals;
 mod awake;
 mod cause;
