@@ -325,6 +325,9 @@ pub trait Program: Send {
     /// Waits for the latest step or the one before, and returns its metrics. [`crate::Ledger`] documents how a loss that is
     /// not finite affects later steps.
     ///
+    /// A group that fails does not interrupt a step that has begun to change the state. Afterwards this still returns the metrics of a
+    /// finished step, and an error for one that has changed nothing. Where the program cannot tell, the state cannot be read either.
+    ///
     /// # Errors
     /// [`DeviceError::NonFinite`] if the step's loss was not finite: parameters are as before the step. The step is not
     /// among the last two, it has not run the phases that measure it, or the device or the group fails.

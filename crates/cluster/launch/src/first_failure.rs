@@ -39,11 +39,14 @@ pub(crate) fn first_failure(ended: &[Ended]) -> Option<(Option<usize>, Option<Ca
     let recorded = || records().min_by_key(|(record, _)| record.time).map(|(_, rank)| rank);
     let rank = killed.or_else(named).or_else(crashed).or_else(recorded).unwrap_or(first.rank);
 
-    // The blamed rank's own report, then other ranks' reports about it, then any report.
+    // The blamed rank's own report, then other ranks' reports about it, then any report. One that stood still while the others gave it
+    // up finds later that they are gone.
     let causes = || ended.iter().filter(is_failure).filter_map(|end| Some((end.rank, end.cause.as_ref()?)));
+    let of_it = || causes().filter(|(_, cause)| cause.rank == Some(rank));
+    let of_itself = || of_it().find(|&(by, _)| by == rank);
     let own = || causes().find(|&(by, _)| by == rank);
-    let of_it = || causes().find(|(_, cause)| cause.rank == Some(rank));
-    let cause = own().or_else(of_it).or_else(|| causes().next()).map(|(_, cause)| cause.clone());
+    let cause =
+        of_itself().or_else(|| of_it().next()).or_else(own).or_else(|| causes().next()).map(|(_, cause)| cause.clone());
     let written = || {
         let (record, _) = records().find(|(_, by)| *by == rank)?;
         let cause = Cause::new(CauseKind::Error, record.message.clone()).of_rank_here(rank);
@@ -116,6 +119,8 @@ mod tests {
         check(&[(2, Code(0), BEFORE, None), (0, Code(1), BEFORE, Some(2))], Some(2), Some(0));
         // The blamed rank's own report takes precedence over reports about it.
         check(&[(0, Code(1), BEFORE, Some(1)), (1, Code(1), BEFORE, Some(1))], Some(1), Some(1));
+        // Rank 2 stood still until it was asked to stop, and then missed rank 1.
+        check(&[(1, Code(1), BEFORE, Some(2)), (2, Code(1), AFTER, Some(1))], Some(2), Some(1));
         // A rank of another machine.
         check(&[(0, Code(1), BEFORE, Some(9))], None, Some(0));
     }

@@ -350,6 +350,8 @@ impl Workers {
     fn ask_to_stop(&self, watch: &mut Watch<'_>, by: Signal, grace: Duration) {
         log::info!("the ranks are asked to stop by signal {}", by.as_raw());
         self.signal(by);
+        // A process that was stopped can neither save nor end.
+        self.signal(Signal::CONT);
         watch.stopping = Stopping::Asked { by, deadline: Instant::now() + grace };
     }
 

@@ -23,7 +23,7 @@ use crate::{EpochRecord, Evaluation, Straggler, TestRecord, Traced, TrainError};
 pub(crate) use control::Steering;
 pub use control::{Control, LogError};
 pub use early_stopping::EarlyStopping;
-pub use events::{Progress, SaveReason, Saved, Started};
+pub use events::{Progress, SaveReason, Saved, Started, Survival};
 pub(crate) use list::Callbacks;
 pub use lr_monitor::LrMonitor;
 pub use model_checkpoint::ModelCheckpoint;
@@ -183,6 +183,10 @@ events! {
 
         /// After a checkpoint.
         on_checkpoint(saved: &Saved);
+
+        /// After the death of another rank, before [`Callback::on_exception`], where this rank has saved the state after the last
+        /// finished step in its place, or could not.
+        on_survival(survival: &Survival);
     }
     {
         /// After a complete validation. Every rank knows its result.

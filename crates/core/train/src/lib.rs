@@ -75,6 +75,7 @@ mod schedule;
 mod scores;
 mod state;
 mod stop;
+mod survivor;
 mod tally;
 mod task;
 mod teacher;
@@ -88,7 +89,7 @@ mod whitening;
 
 pub use callback::{
     Callback, CallbackResult, Control, EarlyStopping, LogError, LrMonitor, ModelCheckpoint, Progress, SaveReason,
-    Saved, Started, Timer, Weights,
+    Saved, Started, Survival, Timer, Weights,
 };
 pub use checkpoint::{Checkpoint, CheckpointError, load_weights};
 pub use classifier::Classifier;

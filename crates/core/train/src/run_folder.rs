@@ -31,6 +31,7 @@
 //! | `.attempt-JOB-…` | where the writer writes files before renaming them; without it the writer cannot write |
 
 mod calibration;
+mod checkpoint_lock;
 mod claim;
 mod epochs;
 mod origins;
@@ -39,6 +40,7 @@ mod trace;
 mod unbegun;
 mod unreadable;
 
+use std::ffi::OsStr;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -53,6 +55,7 @@ use thiserror::Error;
 
 use crate::{Attempt, CheckpointMeta, Resume, RunConfig};
 pub use calibration::CalibrationRecord;
+pub(crate) use checkpoint_lock::SharedFolder;
 use claim::Claim;
 pub use thresholds::ThresholdsRecord;
 pub use unbegun::remove_unbegun;
@@ -435,6 +438,11 @@ impl RunFolder {
     pub(crate) fn clear(&self) -> Result<(), RunError> {
         let paths = [self.paths.split(), self.paths.algorithms(), self.paths.unreadable()];
         paths.iter().try_for_each(|path| self.remove(path))
+    }
+
+    /// The name of this writer's claim, by which others know that they see the same folder.
+    pub(crate) fn claim(&self) -> &OsStr {
+        self.claim.staging.folder().file_name().unwrap_or_default()
     }
 
     /// Writes the effective configuration.

@@ -208,6 +208,11 @@ impl RunWriter {
         Ok(RunFiles { loggers, callbacks })
     }
 
+    /// The texts of its checkpoints.
+    pub fn meta(&self) -> &CheckpointMeta {
+        &self.meta
+    }
+
     /// Sets the states of callbacks that the next checkpoints have.
     pub fn keep_states(&mut self, states: CallbackStates) {
         self.meta.callbacks = states;

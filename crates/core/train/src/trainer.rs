@@ -10,6 +10,7 @@ mod head;
 mod prepare;
 mod save;
 mod steps;
+mod survive;
 mod told;
 mod trained;
 mod used;
@@ -38,6 +39,7 @@ use crate::rank_figures::Usage;
 use crate::run_writer::RunWriter;
 use crate::schedule::OwnSchedule;
 use crate::stop::{Request, agree};
+use crate::survivor::Survivor;
 use crate::trace::Tracer;
 use diverged::LastCheckpoint;
 use head::HeadPhase;
@@ -47,9 +49,8 @@ pub(crate) use evaluate::EvaluationInput;
 pub use steps::{Step, Steps};
 
 use crate::{
-    Attempt, DoneRecord, EpochRecord, Evaluation, ModelFn, Monitor, Position, Preparation, ProgramConfig, Progress,
-    RankFigures, RankKind, RankMemory, Resumed, SaveReason, SettingOrigins, TrainConfig, TrainError, TrainingData,
-    Tuning,
+    Attempt, DoneRecord, EpochRecord, Evaluation, ModelFn, Monitor, Position, Preparation, ProgramConfig, RankFigures,
+    RankKind, RankMemory, Resumed, SaveReason, SettingOrigins, TrainConfig, TrainError, TrainingData, Tuning,
 };
 
 /// Trains a model on a device, without a group or as one rank of a group.
@@ -163,9 +164,12 @@ struct Epoch {
     /// The rate of the last step.
     learning_rate: f64,
     in_flight: Option<SubmittedStep>,
+    /// The step whose metrics are awaited.
+    finishing: Option<SubmittedStep>,
 }
 
 /// A step of training that the device computes.
+#[derive(Clone, Copy)]
 struct SubmittedStep {
     ticket: Ticket,
     learning_rate: f64,
@@ -215,6 +219,12 @@ struct Session {
     /// in progress, so the checkpoint follows that step.
     saving: bool,
     last_checkpoint: LastCheckpoint,
+    /// The position after the last step of an epoch, with the states of callbacks, while what follows that step is in progress.
+    epoch_end: Option<(Position, CallbackStates)>,
+    /// Whether callbacks have set weights since the last step.
+    has_set_weights: bool,
+    /// Where this rank can write the last checkpoint in rank 0's place.
+    survivor: Option<Survivor>,
     /// Only on the rank that writes files.
     writer: Option<RunWriter>,
 }
@@ -229,6 +239,7 @@ impl Session {
     fn end_epoch(&mut self, trainer: &mut Trainer, epoch: Epoch) -> Result<Option<Request>, TrainError> {
         let total = epoch.total;
         let times = self.end_steps(trainer, epoch)?;
+        self.epoch_end = Some((self.position, trainer.callbacks.state_dicts()?));
         if self.stopping {
             return self.stop(trainer);
         }
@@ -350,7 +361,18 @@ impl Session {
         let learning_rate = (self.schedule)(self.progress(last, total.max(1)));
         let compared = self.position.optimizer_step;
         self.tracer.at(group, "reading a batch");
-        Ok(Epoch { batches, began, first, total, stopwatch, is_first: true, compared, learning_rate, in_flight: None })
+        Ok(Epoch {
+            batches,
+            began,
+            first,
+            total,
+            stopwatch,
+            is_first: true,
+            compared,
+            learning_rate,
+            in_flight: None,
+            finishing: None,
+        })
     }
 
     /// Compares the rates of the program's own schedule, if it has one, between ranks: at each step after `first` samples of the epoch.
@@ -484,12 +506,14 @@ impl Session {
         config: &TrainConfig,
         group: Option<&Group>,
         epoch: &mut Epoch,
-        SubmittedStep { ticket, learning_rate, samples }: SubmittedStep,
+        submitted: SubmittedStep,
     ) -> Result<StepMetrics, TrainError> {
         let asked = self.saving;
         self.tracer.at(group, "waiting for the metrics of a step");
-        let metrics = epoch.stopwatch.device(group, || self.program.metrics(ticket));
-        let metrics = self.count(metrics, samples, config)?;
+        epoch.finishing = Some(submitted);
+        let metrics = epoch.stopwatch.device(group, || self.program.metrics(submitted.ticket));
+        let metrics = self.count(metrics, submitted.samples, config)?;
+        epoch.finishing = None;
         let step = self.position.optimizer_step;
         if let (true, Some(group)) = (config.check_ranks, group) {
             check_ranks(group, self.program.as_mut(), step)?;
@@ -499,19 +523,7 @@ impl Session {
             self.save(SaveReason::Step, config, callbacks)?;
         }
         self.tracer.at(group, "calling callbacks");
-        callbacks.on_train_batch_end(&Progress {
-            epoch: self.position.epoch,
-            epochs: config.epochs as u64,
-            validating: false,
-            optimizer_step: step,
-            step_loss: metrics.loss,
-            learning_rate,
-            samples: self.position.samples,
-            total: epoch.total,
-            loss: self.position.mean_loss(),
-            images_per_second: (self.position.samples - epoch.first) as f64 / epoch.began.elapsed().as_secs_f64(),
-            loss_scale: metrics.loss_scale,
-        })?;
+        callbacks.on_train_batch_end(&self.progress_after(config, epoch, submitted, &metrics))?;
         Ok(metrics)
     }
 }

@@ -156,7 +156,8 @@ impl Bound {
         let range = start..plan.instructions.partition_point(|node| node.phase <= last);
         let machine = &mut self.machine;
         let mut execute = |shard: usize, index: usize| {
-            if let Some(group) = &machine.group {
+            // Once a step changes the state, it does so to its end: nothing of the rest waits for others.
+            if let Some(group) = machine.group.as_ref().filter(|_| first < Phase::Check) {
                 group.check()?;
             }
             // SAFETY: operands are in the arenas of this program. No other code uses these while the program is

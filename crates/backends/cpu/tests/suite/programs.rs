@@ -316,6 +316,40 @@ fn a_failed_group_is_the_error_of_the_step() {
     assert!(error.to_string().contains("told to"), "{error}");
 }
 
+/// Regression test: the parameters were those after the step, and the running statistics and averages those before it.
+#[test]
+fn a_group_that_fails_interrupted_an_update() {
+    let plans = CompileOptions { average: Some(Averaging::Ema(0.5)), ..options(2, false) };
+    let plans = compile(&model, &plans).unwrap();
+    // The first one to fail the group must not interrupt the sums of the other.
+    let states = |fails: bool| {
+        let summed = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            let rank = |group: Group| {
+                let (plans, summed) = (&plans, &summed);
+                scope.spawn(move || {
+                    let rank = group.rank();
+                    let mut program = cpu_program(plans, 1, Isa::detect(), Some(group.clone()));
+                    let inputs = Batch::random(plans, 1).shard(rank, 2).inputs(1);
+                    let (before, update) = Phase::ALL.split_at(Phase::ALL.len() - 1);
+                    program.submit(Mode::Train, before, &inputs).unwrap();
+                    summed.wait();
+                    if fails {
+                        group.abort(group.own_cause(enmasse_comm::CauseKind::Exited, "gone"));
+                    }
+                    let ticket = program.submit(Mode::Train, update, &inputs).unwrap();
+                    program.metrics(ticket).unwrap();
+                    let names = state(plans);
+                    names.iter().map(|name| program.store(name).unwrap()).collect::<Vec<_>>()
+                })
+            };
+            let ranks: Vec<_> = Group::threads(2).unwrap().into_iter().map(rank).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect::<Vec<_>>()
+        })
+    };
+    assert_eq!(states(true), states(false));
+}
+
 #[test]
 fn inputs_that_do_not_fit_are_refused() {
     let plans = compile(&model, &options(1, false)).unwrap();

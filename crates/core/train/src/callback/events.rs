@@ -169,3 +169,20 @@ pub enum SaveReason<'a> {
     /// The run stops in the middle of an epoch.
     Stop,
 }
+
+/// What became of the state after the last finished step, on a rank that is left after another one has died.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Survival {
+    /// This rank has written it as the checkpoint to resume from.
+    Saved {
+        /// The step.
+        step: u64,
+    },
+    /// It is not saved, at least not by this rank.
+    Unsaved {
+        /// The step.
+        step: u64,
+        /// Why.
+        reason: String,
+    },
+}

@@ -6,6 +6,7 @@
 //! and whenever it wakes up: its renames find nothing to rename. A later start of a job does this to an earlier start,
 //! and replaces its lock. The new lock is such a file too, so of several later starts the last one keeps it.
 
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -29,7 +30,8 @@ const PREFIX: &str = ".attempt-";
 const FENCED: &str = ".fenced-";
 
 /// The error of a write that finds its claim removed.
-const REMOVAL: &str = "a later start of the job has taken over the run, so this one may no longer write to it";
+pub(super) const REMOVAL: &str =
+    "a later start of the job has taken over the run, so this one may no longer write to it";
 
 /// Number of attempts to remove a claim into which a writer keeps putting files.
 const TRIES: usize = 100;
@@ -220,6 +222,18 @@ pub(super) fn entries(root: &Path) -> Result<Vec<PathBuf>, RunError> {
 
 fn starts_with(path: &Path, prefix: &str) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
+}
+
+/// Whether a path has the name of a claim.
+pub(super) fn is_claim(path: &Path) -> bool {
+    starts_with(path, PREFIX)
+}
+
+/// A name for a further claim of the same attempt, with this end.
+pub(super) fn name_beside(claim: &OsStr, suffix: &str) -> String {
+    let claim = claim.to_string_lossy();
+    let attempt = claim.rsplit_once('-').map_or(&*claim, |(attempt, _)| attempt);
+    format!("{attempt}-{}{suffix}", unique())
 }
 
 fn name(attempt: &Attempt) -> String {

@@ -22,6 +22,7 @@ use crate::pace::Paces;
 use crate::plans::{compile_features, compile_plans, initialize, training_metrics};
 use crate::resumption::rescheduled;
 use crate::run_writer::{RunFiles, RunWriter};
+use crate::survivor::Survivor;
 use crate::trace::{Tracer, at};
 use crate::tuning::tune;
 use crate::weights::write_tensors;
@@ -195,6 +196,7 @@ impl Session {
             }
             _ => RunFiles::default(),
         };
+        let survivor = group.map_or(Ok(None), |group| Survivor::of_run(writer.as_ref(), group))?;
         let limit = match config.bad_samples() {
             OnBadSample::Skip => Some(skip_limit(data.train.len() + data.validation.len())),
             OnBadSample::Error | OnBadSample::Substitute => None,
@@ -240,6 +242,9 @@ impl Session {
                 Some(_) if has_previous == [1] => LastCheckpoint::Unproven { earlier: true },
                 Some(_) => LastCheckpoint::Resumed,
             },
+            epoch_end: None,
+            has_set_weights: false,
+            survivor,
             writer,
         };
         Ok((session, files))

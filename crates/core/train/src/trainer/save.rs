@@ -81,6 +81,7 @@ impl Session {
     ) -> Result<bool, TrainError> {
         let written = std::mem::take(&mut callbacks.control.written);
         let has_written = !written.is_empty();
+        self.has_set_weights |= has_written;
         group.map_or(Ok(()), |group| compare_written(group, written))?;
         Ok(has_written)
     }

@@ -305,8 +305,7 @@ impl Steps<'_, '_> {
         match &result {
             Ok(_) => self.session = Some(session),
             Err(error) => {
-                self.epoch = None;
-                drop(session);
+                session.survive(self.trainer, self.epoch.take(), error);
                 self.trainer.fail(error);
             }
         }

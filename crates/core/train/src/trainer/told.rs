@@ -4,11 +4,11 @@ use enmasse_comm::Group;
 use enmasse_device::{Device, DeviceError, StepMetrics};
 use enmasse_graph::LOSS_SCALE_PREFIX;
 
-use super::Session;
+use super::{Epoch, Session, SubmittedStep};
 use crate::callback::Callbacks;
 use crate::plans::training_metrics;
 use crate::trace::Traced;
-use crate::{TrainConfig, TrainError};
+use crate::{Progress, TrainConfig, TrainError};
 
 impl Session {
     /// Adds a step's metrics to the epoch's, and returns them.
@@ -23,10 +23,39 @@ impl Session {
             other => other.into(),
         })?;
         self.prove_last()?;
-        self.position.count(&metrics, training_metrics(self.program.plans()), samples);
+        self.add(&metrics, samples);
+        Ok(metrics)
+    }
+
+    /// Adds the metrics of a step that has ended well.
+    pub(super) fn add(&mut self, metrics: &StepMetrics, samples: u64) {
+        self.position.count(metrics, training_metrics(self.program.plans()), samples);
         self.stopping = metrics.stop;
         self.saving = metrics.save;
-        Ok(metrics)
+        (self.epoch_end, self.has_set_weights) = (None, false);
+    }
+
+    /// The progress after a step, for callbacks.
+    pub(super) fn progress_after(
+        &self,
+        config: &TrainConfig,
+        epoch: &Epoch,
+        step: SubmittedStep,
+        metrics: &StepMetrics,
+    ) -> Progress {
+        Progress {
+            epoch: self.position.epoch,
+            epochs: config.epochs as u64,
+            validating: false,
+            optimizer_step: self.position.optimizer_step,
+            step_loss: metrics.loss,
+            learning_rate: step.learning_rate,
+            samples: self.position.samples,
+            total: epoch.total,
+            loss: self.position.mean_loss(),
+            images_per_second: (self.position.samples - epoch.first) as f64 / epoch.began.elapsed().as_secs_f64(),
+            loss_scale: metrics.loss_scale,
+        }
     }
 
     /// The scale of the next step's loss, if it is scaled. The device has ended all steps.

@@ -32,6 +32,7 @@ mod settings;
 mod shipped;
 mod steps;
 mod stopping;
+mod survivors;
 mod task;
 mod tasks;
 mod test_part;

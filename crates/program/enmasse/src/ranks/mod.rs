@@ -313,10 +313,13 @@ fn nccl_log(run: &Path) -> Option<PathBuf> {
 /// does a scheduler when its own time is over.
 const SAVING: Duration = Duration::from_secs(24 * 3600);
 
+/// How long ranks may take to end after the death of one of them: a survivor saves what it has finished.
+const SURVIVING: Duration = Duration::from_secs(30);
+
 fn processes(ranks: usize, command: Vec<OsString>, output: Output, folder: Option<&Path>) -> Result<(), Failure> {
     let program = std::env::current_exe().map_err(|error| failed!("cannot find this program's own file: {error}"))?;
     let job = Job::new(program, ranks).args(command);
-    let mut job = Job { store: Store::Inherited, output, signal_grace: SAVING, ..job };
+    let mut job = Job { store: Store::Inherited, output, grace: SURVIVING, signal_grace: SAVING, ..job };
     if let Some(file) = folder.and_then(nccl_log) {
         job = job.variable(NCCL_DEBUG_FILE, file);
     }

@@ -19,7 +19,7 @@ use enmasse_data::BadSample;
 use enmasse_system::machine::ProcessorTime;
 use enmasse_train::{
     Callback, CallbackResult, Control, DoneRecord, EpochRecord, Evaluation, Progress, RunConfig, RunEvent, RunPaths,
-    SaveReason, Saved, Started, StepRecord, StoppedRecord, Straggler, TestRecord, Traced, TrainConfig, short,
+    SaveReason, Saved, Started, StepRecord, StoppedRecord, Straggler, Survival, TestRecord, Traced, TrainConfig, short,
 };
 pub use enmasse_wording::percent;
 use enmasse_wording::{counted, grouped, mebibytes, one_line, shell_word, speed};
@@ -332,6 +332,24 @@ impl Callback for Reporter {
             self.epoch(record);
         }
         Ok(())
+    }
+
+    fn on_survival(&mut self, survival: &Survival, _: &mut Control) -> CallbackResult {
+        screen::clear();
+        self.line(LineKind::Fact, survival_line(survival));
+        Ok(())
+    }
+}
+
+/// What a rank saved after the death of another one.
+fn survival_line(survival: &Survival) -> String {
+    match survival {
+        Survival::Saved { step } => {
+            format!("another rank is gone: saved after step {step}, the last one that is finished")
+        }
+        Survival::Unsaved { step, reason } => {
+            format!("another rank is gone, and step {step}, the last one that is finished, is not saved: {reason}")
+        }
     }
 }
 

@@ -43,6 +43,10 @@ pub enum Victims {
 #[derive(Clone, Copy, Debug)]
 pub enum Act {
     Kill(Victims),
+    /// The rank is killed, and then the one that makes the `nth` call on the run folder, which it writes to in the first one's place.
+    KillSurvivorToo {
+        nth: u64,
+    },
     /// A signal that asks the job to stop: to its launcher, or to all its processes.
     Ask {
         signal: Signal,

@@ -32,11 +32,14 @@ pub struct Injector {
     /// The call at which the fault happened.
     pub hit: Option<String>,
     is_full: bool,
+    /// Calls of ranks on the run folder since another rank was killed.
+    since: u64,
 }
 
 impl Injector {
     pub fn new(run: PathBuf, data: PathBuf, tcp: bool, fault: Option<Fault>) -> Self {
-        Injector { run, data, tcp, fault, calls: Calls::default(), writes: vec![], hit: None, is_full: false }
+        let (calls, writes) = (Calls::default(), vec![]);
+        Injector { run, data, tcp, fault, calls, writes, hit: None, is_full: false, since: 0 }
     }
 
     pub fn answer(&mut self, call: &Call) -> Answer {
@@ -47,6 +50,9 @@ impl Injector {
         let Some(object) = call.object() else { return Answer::Continue };
         if self.is_full && object.starts_with(&self.run) && FILLING.contains(&call.name) {
             return Answer::Fail(Errno::NOSPC);
+        }
+        if let Some(answer) = self.kill_survivor(call, &object) {
+            return answer;
         }
         let Some((process, rank, place)) = self.place(call, &object) else { return Answer::Continue };
         let count = self.calls.entry((rank, place)).or_default();
@@ -61,6 +67,19 @@ impl Injector {
         let Some(answer) = self.act(act, call, process) else { return Answer::Continue };
         self.hit = Some(format!("{} of {}", call.name, object.display()));
         answer
+    }
+
+    /// Kills a rank that writes in the place of one that was killed before.
+    fn kill_survivor(&mut self, call: &Call, object: &Path) -> Option<Answer> {
+        let Some(Fault { act: Act::KillSurvivorToo { nth }, .. }) = self.fault else { return None };
+        let is_saving =
+            self.hit.is_some() && object.starts_with(&self.run) && !object.starts_with(self.run.join("logs"));
+        let process = call.process().filter(|&process| is_saving && rank_of(process).is_some())?;
+        self.since += 1;
+        (self.since == nth).then(|| {
+            send(process, Signal::KILL);
+            Answer::Nothing
+        })
     }
 
     /// The rank that makes a call, and what it is about, if moments are counted in it.
@@ -91,7 +110,7 @@ impl Injector {
         let ranks = children(launcher);
         let job = || ranks.iter().copied().chain([launcher]);
         match act {
-            Act::Kill(Victims::Rank) => send(process, Signal::KILL),
+            Act::Kill(Victims::Rank) | Act::KillSurvivorToo { .. } => send(process, Signal::KILL),
             Act::Kill(Victims::Ranks) => ranks.iter().for_each(|&rank| send(rank, Signal::KILL)),
             Act::Kill(Victims::Launcher) => send(launcher, Signal::KILL),
             Act::Kill(Victims::Job) => job().for_each(|process| send(process, Signal::KILL)),
@@ -129,7 +148,7 @@ impl Injector {
         }
         Some(match act {
             // An answer could still let a killed caller make the call.
-            Act::Kill(Victims::Rank | Victims::Ranks | Victims::Job) => Answer::Nothing,
+            Act::Kill(Victims::Rank | Victims::Ranks | Victims::Job) | Act::KillSurvivorToo { .. } => Answer::Nothing,
             _ => Answer::Continue,
         })
     }

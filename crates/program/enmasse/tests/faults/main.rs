@@ -84,6 +84,55 @@ fn every_call_of_a_checkpoint_may_fail_or_be_the_last() {
     survive(&reference, &scenarios);
 }
 
+/// Over TCP each part of a step sends something: the sums of its gradients, those of a validation, the words between them.
+#[test]
+fn a_killed_rank_costs_no_finished_step() {
+    for ranks in [2, 3] {
+        let Some(reference) = Reference::of_ranks(ranks) else { return };
+        let scenarios = (0..ranks).flat_map(|rank| {
+            let sends = reference.calls[1][&(rank, Place::Link)];
+            // From the fourth step to the second epoch.
+            let (first, last) = (sends / 9, sends * 4 / 9);
+            let apart = (last - first).div_ceil(if test_support::time() { 24 } else { 4 });
+            (first..last).step_by(apart as usize).map(move |nth| {
+                let fault = Fault { moment: Moment { rank, place: Place::Link, nth }, act: Act::Kill(Victims::Rank) };
+                (format!("{ranks} ranks, send {nth} of rank {rank}"), Scenario::of_fault(Kind::KillRank, fault))
+            })
+        });
+        survive(&reference, &scenarios.collect::<Vec<_>>());
+    }
+}
+
+/// A rank that saves in the place of another one is killed at each of the calls by which it does so, and leaves that to the third.
+#[test]
+fn a_survivor_may_be_killed_while_it_saves() {
+    let Some(reference) = Reference::of_ranks(3) else { return };
+    let scenarios: Vec<_> = (1..=12)
+        .map(|nth| {
+            let rank = nth as usize % 3;
+            let moment = Moment { rank, place: Place::Images, nth: reference.calls[1][&(rank, Place::Images)] / 2 };
+            let fault = Fault { moment, act: Act::KillSurvivorToo { nth } };
+            (format!("call {nth} of a survivor"), Scenario::of_fault(Kind::KillRanks, fault))
+        })
+        .collect();
+    survive(&reference, &scenarios);
+}
+
+/// The second rank is killed in the run that the first one's death has left.
+#[test]
+fn ranks_may_be_killed_twice_in_a_row() {
+    let Some(reference) = Reference::open() else { return };
+    let scenarios = [(0, 1), (1, 0), (0, 0), (1, 1)].map(|(first, second)| {
+        let kill = |rank: usize, share: u64| {
+            let nth = reference.calls[0][&(rank, Place::Images)] / share;
+            Fault { moment: Moment { rank, place: Place::Images, nth }, act: Act::Kill(Victims::Rank) }
+        };
+        let scenario = Scenario { second: Some(kill(second, 4)), ..Scenario::of_fault(Kind::KillRank, kill(first, 2)) };
+        (format!("rank {first}, then {second}"), scenario)
+    });
+    survive(&reference, &scenarios);
+}
+
 /// Regression test: each rank printed such a cause, and the launcher another line.
 #[test]
 fn a_cause_from_before_the_ranks_have_met_is_told_once() {

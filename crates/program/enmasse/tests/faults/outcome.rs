@@ -43,10 +43,14 @@ fn assess(reference: &Reference, scenario: &Scenario, run: &Path) -> Result<Outc
     if let Some(second) = scenario.second {
         disturb(reference, second, scenario.tcp, run, Start::Resumed)?;
     }
+    let saved = step_of(run)?;
     let resumed = reference.resume(run, scenario.resumed_ranks);
     let context = |problem: String| format!("resumed: {problem}; {}", resumed.told());
     check(resumed.code == Some(0), || context("failed".to_owned()))?;
     check_losses(reference, &resumed).map_err(context)?;
+    if scenario.second.is_none() && !is_finished(&resumed) {
+        check_goes_on(reference, &resumed, saved).map_err(context)?;
+    }
     check_leftovers(run).map_err(context)?;
     check_state(reference, run).map_err(context)?;
     Ok(outcome)
@@ -65,6 +69,11 @@ fn disturb(reference: &Reference, fault: Fault, tcp: bool, run: &Path, start: St
         }
         check_losses(reference, &ended)?;
         check_whole(run)?;
+        if let (Some(_), Start::Fresh | Start::Resumed) = (&ended.hit, start) {
+            check_nothing_lost(&ended, fault, step_of(run)?)?;
+        }
+        let twice = ended.steps().windows(2).find(|pair| pair[1] <= pair[0]).map(|pair| pair[1]);
+        check(twice.is_none(), || format!("step {twice:?} ran twice"))?;
         if ended.code == Some(0) {
             check_leftovers(run)?;
             check_state(reference, run)?;
@@ -138,10 +147,12 @@ fn check_end(fault: Fault, ended: &Ended) -> Result<(), String> {
     if ended.hit.is_none() {
         return well();
     }
-    let ranks: &[&str] = &["rank 0 ", "rank 1 "];
+    let ranks: &[&str] = &["rank 0 ", "rank 1 ", "rank 2 "];
     match fault.act {
         Act::Kill(Victims::Rank) => failed(&[&[ranks[rank]], &["was killed by signal 9 (SIGKILL)"]]),
-        Act::Kill(Victims::Ranks) => failed(&[ranks, &["was killed by signal 9 (SIGKILL)"]]),
+        Act::Kill(Victims::Ranks) | Act::KillSurvivorToo { .. } => {
+            failed(&[ranks, &["was killed by signal 9 (SIGKILL)"]])
+        }
         Act::Kill(Victims::Launcher | Victims::Job) => {
             check(ended.signal == Some(Signal::KILL.as_raw()), || "the launcher lives".to_owned())
         }
@@ -184,6 +195,37 @@ fn reasons(error: Errno) -> &'static [&'static str] {
 fn check_losses(reference: &Reference, ended: &Ended) -> Result<(), String> {
     let other = ended.losses().into_iter().find(|(step, loss)| reference.losses.get(step) != Some(loss));
     check(other.is_none(), || format!("step {other:?} has another loss"))
+}
+
+/// The last step of the checkpoint to resume from.
+fn step_of(run: &Path) -> Result<u64, String> {
+    let path = run.join(Victim::Last.name());
+    if !path.exists() {
+        return Ok(0);
+    }
+    let checkpoint = enmasse_train::Checkpoint::load(&path).map_err(|error| error.to_string())?;
+    Ok(checkpoint.meta.optimizer_step)
+}
+
+/// After the death of a rank the others have saved each step that they have finished. Rank 0, if it is left, has told of each.
+fn check_nothing_lost(ended: &Ended, fault: Fault, saved: u64) -> Result<(), String> {
+    let told = ended.steps().last().copied().unwrap_or(0);
+    let holds = match fault.act {
+        // What a killed rank has told last is lost.
+        Act::Kill(Victims::Rank) if fault.moment.rank == 0 => saved >= told,
+        Act::Kill(Victims::Rank) => saved == told || told == 0,
+        // The last step may have been finished on one of the two that were killed, alone.
+        Act::KillSurvivorToo { .. } => saved + 1 >= told,
+        _ => true,
+    };
+    check(holds, || format!("told of step {told}, but {saved} is saved"))
+}
+
+/// A resumed run goes on after the step that is saved.
+fn check_goes_on(reference: &Reference, resumed: &Ended, saved: u64) -> Result<(), String> {
+    let expected: Vec<u64> = reference.losses.keys().copied().filter(|&step| step > saved).collect();
+    let steps = resumed.steps();
+    check(steps == expected, || format!("runs the steps {steps:?} after step {saved}"))
 }
 
 /// The checkpoints that exist are whole, whatever happened.

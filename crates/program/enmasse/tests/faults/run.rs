@@ -32,7 +32,7 @@ const EACH: usize = 20;
 /// A variable that all processes of one job have, and no others.
 const MARK: &str = "FAULTS_JOB";
 
-/// Ranks of a run that meets a fault.
+/// Ranks of most runs that meet a fault.
 const RANKS: usize = 2;
 
 /// How a disturbed run is started.
@@ -75,9 +75,18 @@ impl Ended {
 
     /// The loss of each step that it printed, digit by digit.
     pub fn losses(&self) -> BTreeMap<u64, String> {
+        self.told_steps().collect()
+    }
+
+    /// The steps that it printed.
+    pub fn steps(&self) -> Vec<u64> {
+        self.told_steps().map(|(step, _)| step).collect()
+    }
+
+    fn told_steps(&self) -> impl Iterator<Item = (u64, String)> {
         let events = self.stdout.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let steps = events.filter(|event| event["event"] == "step");
-        steps.filter_map(|event| Some((event["step"].as_u64()?, event["loss"].to_string()))).collect()
+        steps.filter_map(|event| Some((event["step"].as_u64()?, event["loss"].to_string())))
     }
 }
 
@@ -117,6 +126,8 @@ fn tensors(path: &Path) -> Result<Vec<(String, Vec<u32>)>, String> {
 /// Images, and the run without a fault to which all others are compared.
 pub struct Reference {
     folder: tempfile::TempDir,
+    /// Ranks of a run that meets a fault, and shards of all.
+    ranks: usize,
     pub losses: BTreeMap<u64, String>,
     pub state: State,
     /// The calls of a run over shared memory, and of one over TCP.
@@ -129,14 +140,19 @@ pub struct Reference {
 impl Reference {
     /// `None` if the kernel holds no calls for other processes; the test is then in the table.
     pub fn open() -> Option<Self> {
+        Self::of_ranks(RANKS)
+    }
+
+    /// The same, of runs with this number of ranks.
+    pub fn of_ranks(ranks: usize) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
         write_images(&folder.path().join("images"));
         let calls = [Calls::new(), Calls::new()];
         let (losses, next) = (BTreeMap::new(), AtomicU64::new(0));
-        let mut reference = Reference { folder, losses, state: State::default(), calls, writes: vec![], next };
+        let mut reference = Reference { folder, ranks, losses, state: State::default(), calls, writes: vec![], next };
         for tcp in [false, true] {
             let run = reference.new_run();
-            let ended = match reference.start(&run, reference.train(RANKS, &run, &[]), tcp, None) {
+            let ended = match reference.start(&run, reference.train(ranks, &run, &[]), tcp, None) {
                 Ok(ended) => ended,
                 Err(error) => {
                     test_support::skip(Need::HeldCalls, error);
@@ -174,8 +190,8 @@ impl Reference {
     /// The same, started by a command that runs its arguments as ranks.
     fn train_by(&self, mut command: Command, run: &Path) -> Command {
         command.arg("train").arg(self.data()).arg("--out").arg(run);
-        command
-            .args(["--model", "mlp", "--size", "8", "--batch", "2", "--shards", "2", "--lr", "0.01", "--epochs", "3"]);
+        command.args(["--model", "mlp", "--size", "8", "--batch", "2", "--lr", "0.01", "--epochs", "3"]);
+        command.args(["--shards", &self.ranks.to_string()]);
         command.args(["--threads", "1", "--loader-threads", "1", "--save-every", "5", "--log-every", "1", "--json"]);
         command.args(["--on-bad-sample", "error"]);
         command
@@ -184,11 +200,11 @@ impl Reference {
     /// Starts a run and lets a fault happen.
     pub fn disturb(&self, run: &Path, fault: Fault, tcp: bool, how: Start) -> Ended {
         let mut command = match how {
-            Start::Fresh => self.train(RANKS, run, &[]),
-            Start::Resumed => self.train(RANKS, run, &["--resume"]),
+            Start::Fresh => self.train(self.ranks, run, &[]),
+            Start::Resumed => self.train(self.ranks, run, &["--resume"]),
             Start::Restarting => {
                 let mut launch = program();
-                let ranks = RANKS.to_string();
+                let ranks = self.ranks.to_string();
                 launch.args(["launch", "-n", &ranks, "--max-restarts", "1", env!("CARGO_BIN_EXE_enmasse")]);
                 launch = self.train_by(launch, run);
                 launch.arg("--resume");
