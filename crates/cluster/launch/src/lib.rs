@@ -59,7 +59,7 @@ mod workers;
 
 pub use assignment::Assignment;
 pub use binding::{Binding, CpuShare};
-pub use elastic::{Elastic, ElasticError, Ending, Timing, launch_elastic};
+pub use elastic::{DrainError, Elastic, ElasticError, Ending, Timing, drain, launch_elastic};
 pub use environment::{
     EnvironmentError, GROUP_RANK, GROUP_WORLD_SIZE, Interpretation, LOCAL_RANK, LOCAL_WORLD_SIZE, LaunchedRank,
     Launcher, MASTER_ADDR, MASTER_PORT, NodeListError, RANK, RESTART_COUNT, RUN_ID, WORLD_SIZE, launcher_without,

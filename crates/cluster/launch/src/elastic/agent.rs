@@ -244,7 +244,8 @@ fn read(channel: &Channel, link: u64, notices: &Sender<Notice>) {
     let _ = notices.send(Notice::Lost(link));
 }
 
-fn reach(endpoint: &Endpoint, job: &str) -> Result<Channel, String> {
+/// Connects to the job's leader. The error says why there is none.
+pub(super) fn reach(endpoint: &Endpoint, job: &str) -> Result<Channel, String> {
     let addresses = endpoint.addresses().map_err(|error| format!("{endpoint}: {error}"))?;
     let mut why = format!("{endpoint}: the name has no address");
     for address in addresses {

@@ -3,14 +3,17 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::message::{AgentInfo, Assigned, Decision, Join, ToLeader, ToMember, WorkersEnd};
+use super::message::{AgentInfo, Assigned, Decision, DrainReply, Join, ToLeader, ToMember, WorkersEnd};
 use super::{Time, Timing};
 
 /// Limit of workers on a node.
 const MAX_LOCAL_RANKS: u32 = 1 << 12;
+
+/// Limit of names in a message.
+const MAX_NAMES: usize = 100;
 
 /// The user's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +28,8 @@ pub struct Rules {
     pub timing: Timing,
     /// The host of the rendezvous endpoint: the address under which others reach agents on the leader's own machine.
     pub endpoint_host: String,
+    /// The agent that leads.
+    pub agent: u64,
 }
 
 /// Events for a leader. Connections have numbers, which are not used again.
@@ -116,6 +121,8 @@ pub struct Leader {
     changed: bool,
     failed: Option<Failed>,
     restarts: u32,
+    /// Those who wait for agents to leave, each with such an agent.
+    drains: Vec<(u64, u64)>,
     actions: Vec<LeaderAction>,
 }
 
@@ -136,6 +143,7 @@ impl Leader {
             changed: false,
             failed: None,
             restarts: 0,
+            drains: Vec::new(),
             actions: Vec::new(),
         }
     }
@@ -144,7 +152,10 @@ impl Leader {
     pub fn handle(&mut self, now: Time, event: LeaderEvent) -> Vec<LeaderAction> {
         match event {
             LeaderEvent::Message { peer, address, message } => self.hear(now, peer, address, message),
-            LeaderEvent::Closed { peer } => self.lose(now, peer, "was lost"),
+            LeaderEvent::Closed { peer } => {
+                self.drains.retain(|(asker, _)| *asker != peer);
+                self.lose(now, peer, "was lost");
+            }
             LeaderEvent::Rival => {
                 self.say("another leader answers at the rendezvous endpoint; this one gives up".into());
                 let peers: Vec<u64> = std::mem::take(&mut self.peers).into_keys().collect();
@@ -197,13 +208,14 @@ impl Leader {
         let current = self.next_attempt.checked_sub(1);
         let limit = now + self.rules.timing.stop;
         let Some(peer) = self.peers.get_mut(&id) else {
-            if let ToLeader::Join(join) = message {
-                self.join(now, id, seen_at, join);
-            }
-            return;
+            return match message {
+                ToLeader::Join(join) => self.join(now, id, seen_at, join),
+                ToLeader::Drain { node } => self.drain(id, &node),
+                _ => {}
+            };
         };
         match message {
-            ToLeader::Join(_) => self.close(id),
+            ToLeader::Join(_) | ToLeader::Drain { .. } => self.close(id),
             ToLeader::Beat { number } => {
                 peer.heard = now;
                 self.send(id, ToMember::Echo { number });
@@ -247,6 +259,43 @@ impl Leader {
         }
     }
 
+    /// Asks the agents of a node to leave. Whoever wants that is told when they are gone.
+    fn drain(&mut self, asker: u64, node: &str) {
+        if let Phase::Over(decision) = &self.phase {
+            let decision = decision.clone();
+            return self.send(asker, ToMember::Over(decision));
+        }
+        let named = self.peers.iter().filter(|(_, peer)| peer.agent.host == node);
+        let named: Vec<(u64, u64)> = named.map(|(&id, peer)| (id, peer.agent.id)).collect();
+        let reply = if named.is_empty() {
+            let nodes: BTreeSet<String> = self.peers.values().map(|peer| peer.agent.host.clone()).collect();
+            DrainReply::Unknown { nodes: nodes.into_iter().take(MAX_NAMES).collect() }
+        } else if named.iter().any(|&(_, agent)| agent == self.rules.agent) {
+            DrainReply::Leads
+        } else {
+            DrainReply::Leaving { seconds: self.rules.timing.stop.as_secs() }
+        };
+        if let DrainReply::Leaving { .. } = reply {
+            self.say(format!("node {node} is drained"));
+            for (id, _) in named {
+                self.drains.push((asker, id));
+                self.send(id, ToMember::Leave);
+            }
+        }
+        self.send(asker, ToMember::Drain(reply));
+    }
+
+    /// Tells those who wait for an agent that it has left.
+    fn drained(&mut self, id: u64) {
+        let askers: Vec<u64> = self.drains.iter().filter(|(_, peer)| *peer == id).map(|(asker, _)| *asker).collect();
+        self.drains.retain(|(_, peer)| *peer != id);
+        for asker in askers {
+            if self.drains.iter().all(|(other, _)| *other != asker) {
+                self.send(asker, ToMember::Drain(DrainReply::Left));
+            }
+        }
+    }
+
     fn join(&mut self, now: Time, id: u64, seen_at: String, join: Join) {
         let Join { mut agent, visit, port, next_attempt } = join;
         let is_late = self.visits.get(&agent.id).is_some_and(|&latest| latest >= visit);
@@ -279,6 +328,7 @@ impl Leader {
     /// Removes a connection that is gone.
     fn lose(&mut self, now: Time, id: u64, how: &str) {
         let Some(peer) = self.peers.remove(&id) else { return };
+        self.drained(id);
         if peer.standing != Standing::Idle {
             self.fences.insert(peer.agent.id, peer.heard + self.rules.timing.fence());
             self.change(now, &format!("node {} {how}", peer.agent.host), true);
@@ -445,7 +495,8 @@ impl Leader {
         if let Phase::Over(_) = self.phase {
             return;
         }
-        for &id in self.peers.keys() {
+        let askers = self.drains.iter().map(|(asker, _)| asker);
+        for &id in self.peers.keys().chain(askers) {
             self.actions.push(LeaderAction::Send { peer: id, message: ToMember::Over(decision.clone()) });
         }
         self.phase = Phase::Over(decision);
@@ -457,6 +508,7 @@ impl Leader {
 
     fn close(&mut self, peer: u64) {
         self.peers.remove(&peer);
+        self.drained(peer);
         self.actions.push(LeaderAction::Close { peer });
     }
 

@@ -235,7 +235,8 @@ mod tests {
         let (host, port) = ("127.0.0.1".to_owned(), test_support::free_port());
         let endpoint = Endpoint { host, port, token: Token::from_bytes([7; 32]) };
         let timing = super::super::Timing::default();
-        let rules = Rules { least: 2, most: 2, max_restarts: 0, timing, endpoint_host: endpoint.host.clone() };
+        let rules =
+            Rules { least: 2, most: 2, max_restarts: 0, timing, endpoint_host: endpoint.host.clone(), agent: 1 };
         let (sender, said) = channel();
         let tell = Arc::new(move |line: &str| sender.send(line.to_owned()).unwrap());
         let leader_server = LeaderServer::open(&endpoint, "job", rules, 1, tell).unwrap().expect("a free port");

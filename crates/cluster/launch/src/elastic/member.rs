@@ -126,7 +126,7 @@ impl Member {
             MemberEvent::Message(message) if self.linked => self.hear(now, message),
             MemberEvent::Message(_) => {}
             MemberEvent::WorkersEnded { end, port } => self.workers_ended(now, end, port),
-            MemberEvent::StopRequest { signal } => self.leave(Decision::Interrupted { signal }),
+            MemberEvent::StopRequest { signal } => self.leave(Decision::Interrupted { signal }, "it was asked to stop"),
             MemberEvent::Tick => {}
         }
         self.proceed(now);
@@ -217,6 +217,9 @@ impl Member {
                 }
                 _ => {}
             },
+            ToMember::Leave => self.leave(Decision::Drained, "this node is drained"),
+            // For whoever has asked.
+            ToMember::Drain(_) => {}
             ToMember::Over(decision) => match self.state.clone() {
                 State::Running { attempt } => {
                     self.state = State::Stopping { attempt, exit: Some(decision) };
@@ -256,14 +259,14 @@ impl Member {
     }
 
     /// Handles the user's request to stop this agent.
-    fn leave(&mut self, decision: Decision) {
+    fn leave(&mut self, decision: Decision, why: &str) {
         if self.linked && !matches!(self.state, State::Stopping { exit: Some(_), .. } | State::Over) {
             self.send(ToLeader::Leave);
         }
         match self.state.clone() {
             State::Running { attempt } => {
                 self.state = State::Stopping { attempt, exit: Some(decision) };
-                self.actions.push(MemberAction::Stop { why: "it was asked to stop".into() });
+                self.actions.push(MemberAction::Stop { why: why.to_owned() });
             }
             State::Stopping { attempt, exit: None } => {
                 self.state = State::Stopping { attempt, exit: Some(decision) };

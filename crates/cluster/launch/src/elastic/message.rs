@@ -52,6 +52,10 @@ pub enum ToLeader {
     },
     /// This node leaves. If it has workers, it is stopping them, and reports when they are gone.
     Leave,
+    /// From no agent: the user wants the nodes of this name to leave.
+    Drain {
+        node: String,
+    },
 }
 
 /// From the leader to an agent.
@@ -65,6 +69,23 @@ pub enum ToMember {
     Stop { attempt: u32, why: String },
     /// The job is over.
     Over(Decision),
+    /// The user wants this node to leave.
+    Leave,
+    /// To whoever asked that nodes leave.
+    Drain(DrainReply),
+}
+
+/// What becomes of a request that nodes leave.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DrainReply {
+    /// They are asked to, and are given up after this many seconds.
+    Leaving { seconds: u64 },
+    /// They have left.
+    Left,
+    /// There is no node of that name. These are the job's.
+    Unknown { nodes: Vec<String> },
+    /// The job's nodes meet at this one, so none of them could go on without it.
+    Leads,
 }
 
 /// A node's place in an attempt.
@@ -111,6 +132,8 @@ pub enum Decision {
     Interrupted { signal: i32 },
     /// No leader was found in time; the error of the last attempt to reach one.
     NoLeader { why: String },
+    /// The node has left, as the user wanted.
+    Drained,
 }
 
 /// A report cut to its limit.
@@ -166,6 +189,7 @@ mod tests {
             ToLeader::Ended { attempt: 1, end: WorkersEnd::Failed { rank: Some(3), code: 9, report: "".into() } },
             ToLeader::Stopped { attempt: 5, port: 6 },
             ToLeader::Leave,
+            ToLeader::Drain { node: "h".into() },
         ]);
         let assigned = Assigned {
             attempt: 1,
@@ -186,6 +210,12 @@ mod tests {
             ToMember::Over(Decision::TooFew { here: 1, least: 2 }),
             ToMember::Over(Decision::Interrupted { signal: 15 }),
             ToMember::Over(Decision::NoLeader { why: "w".into() }),
+            ToMember::Over(Decision::Drained),
+            ToMember::Leave,
+            ToMember::Drain(DrainReply::Leaving { seconds: 60 }),
+            ToMember::Drain(DrainReply::Left),
+            ToMember::Drain(DrainReply::Unknown { nodes: vec!["a".into(), "b".into()] }),
+            ToMember::Drain(DrainReply::Leads),
         ]);
     }
 

@@ -22,6 +22,7 @@
 //! The driver (`leader_server`, `agent`, `run`) does the IO, and decides nothing.
 
 mod agent;
+mod drain;
 mod leader;
 mod leader_server;
 mod member;
@@ -35,6 +36,7 @@ use std::time::Duration;
 
 use enmasse_comm::Token;
 
+pub use drain::{DrainError, drain};
 pub use run::{ElasticError, Ending, launch_elastic};
 
 /// Time since a fixed moment, by a clock that never decreases.
@@ -49,6 +51,18 @@ struct Endpoint {
     host: String,
     port: u16,
     token: Token,
+}
+
+impl Endpoint {
+    /// The endpoint of a job with this token. Where only this machine can reach it, the user's own secret is enough.
+    fn new((host, port): (String, u16), token: Option<Token>) -> Result<Self, ElasticError> {
+        let token = match token {
+            Some(token) => token,
+            None if leader_server::names_loopback(&host) => Token::of_user()?,
+            None => return Err(ElasticError::TokenRequired { endpoint: format!("{host}:{port}") }),
+        };
+        Ok(Endpoint { host, port, token })
+    }
 }
 
 /// A job whose nodes may join and leave.

@@ -11,7 +11,6 @@ use thiserror::Error;
 
 use super::agent::{Agent, Notice, Order, Setting};
 use super::leader::Rules;
-use super::leader_server::names_loopback;
 use super::message::{AgentInfo, Assigned, Decision, WorkersEnd, bounded};
 use super::{Elastic, Endpoint, Tell};
 use crate::assignment::Assignment;
@@ -23,7 +22,7 @@ use crate::signals::Signals;
 use crate::workers::Workers;
 
 /// The name of a job without a given name, as with torchrun.
-const NAMELESS: &str = "none";
+pub(super) const NAMELESS: &str = "none";
 
 /// Reasons why an elastic job cannot begin.
 #[derive(Debug, Error)]
@@ -64,24 +63,20 @@ pub fn launch_elastic(
     elastic: &Elastic,
     tell: impl Fn(&str) + Send + Sync + 'static,
 ) -> Result<Ending, ElasticError> {
-    let (host, port) = elastic.endpoint.clone();
-    let token = match &elastic.token {
-        Some(token) => token.clone(),
-        None if names_loopback(&host) => Token::of_user()?,
-        None => return Err(ElasticError::TokenRequired { endpoint: format!("{host}:{port}") }),
-    };
-    let endpoint = Endpoint { host, port, token };
+    let endpoint = Endpoint::new(elastic.endpoint.clone(), elastic.token.clone())?;
     let mut signals = Signals::watch(job)?;
     let tell: Tell = Arc::new(tell);
+    let id = random_number().map_err(LaunchError::kernel("draw random numbers"))?;
     let rules = Rules {
         least: elastic.least,
         most: elastic.most,
         max_restarts: u32::try_from(job.max_restarts).unwrap_or(u32::MAX),
         timing: elastic.timing,
         endpoint_host: endpoint.host.clone(),
+        agent: id,
     };
     let info = AgentInfo {
-        id: random_number().map_err(LaunchError::kernel("draw random numbers"))?,
+        id,
         host: host_name(),
         address: elastic.local_address.clone().unwrap_or_default(),
         local_world_size: u32::try_from(job.local_world_size).unwrap_or(u32::MAX),
@@ -216,6 +211,7 @@ impl Node<'_> {
 fn ending(decision: Decision, told: Option<&String>, seconds: u64, endpoint: &Endpoint) -> Ending {
     let (code, report) = match decision {
         Decision::Done => (0, None),
+        Decision::Drained => (0, Some("drained: this node has left the job".into())),
         Decision::Failed { code, report, .. } if Some(&report) == told => (code, None),
         Decision::Failed { host, code, report } => (code, Some(format!("error: node {host}: {report}"))),
         Decision::TooFew { here, least } => {

@@ -65,6 +65,7 @@ pub fn command() -> Command {
         .subcommand(bench::command())
         .subcommand(launch::command("launch"))
         .subcommand(launch::command(OLD_LAUNCH).hide(true))
+        .subcommand(launch::drain::command())
         .subcommand(slurm::command())
         .subcommand(doctor::command())
         .subcommand(self_test::command())
@@ -92,6 +93,7 @@ pub fn run(matches: Option<ArgMatches>) -> Result<(), Failure> {
         Some(("bench", matches)) => bench::run(matches),
         Some(("launch", matches)) => launch::run(matches, true),
         Some((OLD_LAUNCH, matches)) => launch::run(matches, false),
+        Some(("drain", matches)) => launch::drain::run(matches),
         Some(("slurm", matches)) => slurm::run(matches),
         Some(("completions", matches)) => completions::run(matches, &command()),
         Some(("man", matches)) => man::run(matches, command()),

@@ -300,6 +300,70 @@ fn a_node_that_is_cut_off_has_no_workers_when_the_others_go_on() {
     }
 }
 
+/// A node that is drained is saved with its last step, and the others go on from there. It may come back.
+#[test]
+fn a_node_that_is_drained_leaves_with_the_run_saved() {
+    let Some(network) = Network::up(&["h1", "h2", "h3"]) else { return };
+    let command_on = |host: &str| {
+        let mut command = network.command(host, env!("CARGO_BIN_EXE_enmasse"));
+        command.env("ENMASSE_TOKEN", "a secret of the tests");
+        command
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (images(folder.path(), 10), folder.path().join("run"));
+    let executable = env!("CARGO_BIN_EXE_enmasse");
+    let train = format!(
+        "exec {executable} train {} --out {} --model mlp --size 8 --batch 2 --shards 6 --threads 1 --epochs 1000000 --lr 1e-3 \
+         --resume --json --log-every 1",
+        data.display(),
+        run.display()
+    );
+    let start = |host| Agent::start_by(command_on(host), "h1:29400", "2:3", 1, LONG_LEASE, &train);
+    let [mut first, mut second, mut third] = ["h1", "h2", "h3"].map(start);
+    // Waits for a step after `after` in a world of `ranks`, which the agent of rank 0 tells of.
+    let mut events: Vec<serde_json::Value> = Vec::new();
+    let mut steps = |agents: &[&Agent], ranks: usize, after: u64| {
+        until("a step", || {
+            let lines = agents.iter().flat_map(|agent| agent.lines.try_iter().collect::<Vec<_>>());
+            events.extend(lines.filter_map(|line| serde_json::from_str(&line).ok()));
+            let begun = events.iter().rposition(|event| event["event"] == "start" && event["world_size"] == ranks)?;
+            let mut steps = events[begun..].iter().filter(|event| event["event"] == "step");
+            steps.find(|event| event["step"].as_u64() > Some(after)).map(drop)
+        });
+    };
+    steps(&[&first, &second, &third], 3, 3);
+
+    let drain = |node: &str| {
+        let mut command = command_on("h2");
+        command.args(["drain", node, "--rdzv-endpoint", "h1:29400", "--rdzv-id", "test"]);
+        crate::common::finish(&mut command)
+    };
+    let unknown = drain("h4");
+    let expected = "error: h4 is no node of the job: its nodes are h1, h2, h3\n";
+    assert_eq!((unknown.code, unknown.stderr.as_str()), (Some(1), expected));
+    let leads = drain("h1");
+    let expected = "error: h1 leads the job: the others meet there, and cannot go on without it\n";
+    assert_eq!((leads.code, leads.stderr.as_str()), (Some(1), expected));
+
+    let drained = drain("h3");
+    let expected = "h3 finishes its step and leaves\nh3 has left the job\n";
+    assert_eq!((drained.code, drained.stderr.as_str()), (Some(0), expected));
+    assert_eq!(third.code(), Some(0), "{:?}", third.told());
+    let told: Vec<String> = third.errors.iter().collect();
+    assert!(told.iter().any(|line| line == "drained: this node has left the job"), "{told:?}");
+    let saved = Checkpoint::load(&run.join("checkpoints/last.safetensors")).unwrap().meta.optimizer_step;
+    assert!(saved > 3, "only step {saved} was saved");
+
+    // The others go on after it, and a node that comes back takes part again.
+    steps(&[&first, &second], 2, saved);
+    let fourth = start("h3");
+    steps(&[&first, &second, &fourth], 3, saved);
+    for agent in [&mut first, &mut second] {
+        send(agent.process.id() as i32, Signal::TERM);
+    }
+    assert_eq!(first.code(), Some(143), "{:?}", first.told());
+}
+
 #[test]
 fn a_node_says_that_it_waits_for_a_leader_that_has_ended() {
     let Some(network) = Network::up(&["h1", "h2"]) else { return };

@@ -12,7 +12,8 @@ fn joined(leader: &mut Leader, peer: u64, next_attempt: u32) -> Vec<LeaderAction
 }
 
 fn leader() -> Leader {
-    let rules = Rules { least: 1, most: 1, max_restarts: 0, timing: Timing::default(), endpoint_host: "n".into() };
+    let rules =
+        Rules { least: 1, most: 1, max_restarts: 0, timing: Timing::default(), endpoint_host: "n".into(), agent: 0 };
     Leader::new(7, rules, Time::ZERO)
 }
 

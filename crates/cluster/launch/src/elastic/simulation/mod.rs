@@ -228,6 +228,13 @@ impl Simulation {
         self.leader(node, LeaderEvent::Shutdown { signal: 15 });
     }
 
+    /// The user wants a node to leave, and tells the leader.
+    pub fn drain(&mut self, node: usize) {
+        // No connection has this number, so the answer arrives nowhere.
+        let (address, message) = ("10.0.1.0".to_owned(), ToLeader::Drain { node: format!("n{node}") });
+        self.leader(self.endpoint, LeaderEvent::Message { peer: u64::MAX, address, message });
+    }
+
     /// The workers of a node end by themselves.
     pub fn end_workers(&mut self, node: usize, end: WorkersEnd) {
         if let Some(workers) = &self.nodes[node].workers {
@@ -346,7 +353,8 @@ impl Simulation {
                 let is_over = |leader: &Leader| leader.decision().is_some() && !leader.has_peers();
                 if self.endpoint == node && self.nodes[node].leader.as_ref().is_none_or(is_over) {
                     let name = self.random.next();
-                    self.nodes[node].leader = Some(Leader::new(name, self.rules.clone(), self.now));
+                    let rules = Rules { agent: self.nodes[node].agent, ..self.rules.clone() };
+                    self.nodes[node].leader = Some(Leader::new(name, rules, self.now));
                     self.schedule(self.now, Event::Probe(node, life));
                     self.leader(node, LeaderEvent::Tick);
                 }

@@ -8,7 +8,7 @@ use crate::elastic::{Time, Timing};
 const SCHEDULES: u64 = 1500;
 
 fn rules(least: usize, most: usize, max_restarts: u32) -> Rules {
-    Rules { least, most, max_restarts, timing: Timing::default(), endpoint_host: "n0".into() }
+    Rules { least, most, max_restarts, timing: Timing::default(), endpoint_host: "n0".into(), agent: 0 }
 }
 
 fn seconds(seconds: u64) -> Time {
@@ -64,6 +64,7 @@ fn do_something(simulation: &mut Simulation, random: &mut Random, menu: Menu) {
         7 => simulation.delay = random.millis(0, 20),
         8 if menu.workers_fail => simulation.end_workers(node, failure()),
         8 if may_crash && !leads => simulation.ask_to_stop(node),
+        9 if !menu.two_leaders => simulation.drain(node),
         9 if menu.two_leaders && random.below(3) == 0 => {
             if alive {
                 simulation.crash(node, how);
@@ -83,7 +84,10 @@ fn settle(simulation: &mut Simulation, least: usize, most: usize) {
     simulation.run_until(simulation.now + seconds(30));
     for node in 0..simulation.nodes.len() {
         if !simulation.nodes[node].alive {
-            assert!(matches!(simulation.nodes[node].exit, None | Some(Decision::Interrupted { .. })));
+            assert!(matches!(
+                simulation.nodes[node].exit,
+                None | Some(Decision::Interrupted { .. } | Decision::Drained)
+            ));
             simulation.start(node);
         }
     }

@@ -1,5 +1,6 @@
 //! `enmasse launch [flags] PROGRAM ARGS`: any program as N ranks, as torchrun starts it.
 
+pub mod drain;
 mod flags;
 mod ineffective;
 mod meeting;

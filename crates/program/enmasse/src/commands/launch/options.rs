@@ -279,6 +279,12 @@ fn range(text: &str) -> Option<(usize, usize)> {
     (least <= most).then_some((least, most))
 }
 
+/// The endpoint that is given, where nodes meet.
+pub fn meeting_endpoint(given: &GivenFlags<'_>) -> Result<Option<(String, u16)>, Failure> {
+    let endpoint = given.value("rdzv-endpoint", "HOST or HOST:PORT", host_and_port)?;
+    Ok(endpoint.map(|(host, port)| (host, port.unwrap_or(DEFAULT_MEETING_PORT))))
+}
+
 /// HOST, HOST:PORT, [ADDRESS]:PORT.
 fn host_and_port(text: &str) -> Option<(String, Option<u16>)> {
     let (host, port) = match text.rsplit_once(':') {
