@@ -117,7 +117,7 @@ fn usage_errors_are_one_line() {
     {
         check(name, &format!("unrecognized subcommand '{name}': did you mean {meant}?"));
     }
-    check("trian", "unrecognized subcommand 'trian': did you mean train?");
+    check("trian", "unrecognized subcommand 'trian': did you mean drain or train?");
     check("train a b", "unexpected argument 'b' found; see --help");
     check("eval", "the following required arguments were not provided: <RUN|WEIGHTS>; see --help");
     check(
