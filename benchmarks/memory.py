@@ -22,6 +22,8 @@ VARIANTS = [
     "--ema 0.99",
     "--momentum 0",
     "--precision bf16",
+    "--recompute",
+    "--recompute 80%",
     "--accumulate 3",
     "--shards 4 --sync-bn",
     "--freeze-layers",

@@ -291,9 +291,11 @@ class Settings(TypedDict, total=False):
     lookahead_power: float | None
     """Fall of that step. It falls over the run, from 1 to --lookahead-alpha, with this power of the share that is done.
     At 0 it stays. Default: 0."""
-    grad_checkpointing: bool | None
-    """Compute activations again in backward. Of each block of the model memory keeps only the result, and backward
-    computes the rest once more: with the same bits, in less memory, and more slowly. Default: false."""
+    recompute: bool | int | str | os.PathLike[str] | None
+    """Compute blocks again in backward. Of such a block memory keeps only the result, and backward computes the rest
+    once more: with the same bits, in less memory, and more slowly. With BYTES (2GiB) or a PERCENT of what the plans
+    take without (60%) these are as few blocks as let the plans fit, with "auto" as few as let the step fit into what is
+    free. Alone, or with "all", all of them. Default: false."""
     sync_bn: bool | None
     """Batch norm over the global batch. Its statistics are those of each shard otherwise. Default: false."""
     accumulate: int | None

@@ -204,8 +204,8 @@ impl Tensor {
         self.state.borrow().filters
     }
 
-    /// Marks a value that gradient checkpointing keeps, such as the result of a block: `grad_checkpointing` computes what lies
-    /// between two such values again in backward. Without it the mark means nothing.
+    /// Marks a value that gradient checkpointing keeps, such as the result of a block: what lies between two such values is a block
+    /// that [`crate::Recompute`] can have backward compute again. Otherwise the mark means nothing.
     pub fn checkpoint(self) -> Tensor {
         self.change_graph(|graph| graph.values[self.id.0].checkpoint = true);
         self

@@ -7,12 +7,13 @@ use crate::metric::add_metrics;
 use crate::ops::{CheckFinite, ShareMetrics};
 use crate::passes::{
     LossScale, OfGradients, Strategy, WeightedLoss, add_averages, collect, data_parallel, freeze, freeze_statistics,
-    narrow_features, optimize, pad_images, read_averages, recompute, replicate, store_gates, sync_batch_norm,
+    mark_boundaries, narrow_features, optimize, pad_images, read_averages, recompute, replicate, store_gates,
+    sync_batch_norm,
 };
 use crate::placement::{bytes, gradient_arena, place, state_tensors};
 use crate::{
     Builder, CompileOptions, Graph, GraphError, Loss, Measured, Metric, Mode, Node, Op, OperationLocation, Per, Phase,
-    Plan, Plans, Relation, Role, StateTensor, Target, TargetKind, Tensor, ValueId,
+    Plan, Plans, Recompute, Relation, Role, StateTensor, Target, TargetKind, Tensor, ValueId,
 };
 
 /// Compiles the training and the evaluation step of a model for the default target; see [`Target::compile`].
@@ -47,18 +48,31 @@ impl Target<'_> {
     /// none, or nothing is left to train.
     pub fn compile(&self, model: &dyn Fn(Tensor) -> Tensor, options: &CompileOptions) -> Result<Plans, GraphError> {
         options.check()?;
-        let mut forward = self.record(model, options, Mode::Train)?;
-        if let Some(teacher) = &options.teacher {
-            let forward_of_teacher = self.record(&|x| teacher.forward(x), &teacher.options(options), Mode::Evaluate)?;
-            forward.learn_from(forward_of_teacher);
-        }
-        let (train, state) = train_plan(forward, options)?;
+        let usual = CompileOptions { recompute: Recompute::Nothing, ..options.clone() };
+        let (train, state) = train_plan(self.record_training(model, &usual)?, &usual, &[])?;
         let mut forward = self.record(model, options, Mode::Evaluate)?;
         if options.average.is_some() {
             read_averages(&mut forward.graph);
         }
         let evaluate = evaluation_plan(forward, options, &state)?;
-        Ok(self.plans(Some(train), evaluate, state))
+        let plans = self.plans(Some(train), evaluate, state);
+        match options.recompute {
+            Recompute::Nothing => Ok(plans),
+            _ => self.recomputing(self.record_training(model, options)?, options, plans),
+        }
+    }
+
+    fn record_training(
+        &self,
+        model: &dyn Fn(Tensor) -> Tensor,
+        options: &CompileOptions,
+    ) -> Result<Forward, GraphError> {
+        let mut forward = self.record(model, options, Mode::Train)?;
+        if let Some(teacher) = &options.teacher {
+            let forward_of_teacher = self.record(&|x| teacher.forward(x), &teacher.options(options), Mode::Evaluate)?;
+            forward.learn_from(forward_of_teacher);
+        }
+        Ok(forward)
     }
 
     /// Compiles only the evaluation step, without gradients and optimiser state.
@@ -137,8 +151,10 @@ impl Target<'_> {
             check_statistics(&forward.graph, options)?;
         }
         // Marks are of no use elsewhere, and would keep what could be fused.
-        if mode == Mode::Evaluate || !options.grad_checkpointing {
+        if mode == Mode::Evaluate || options.recompute == Recompute::Nothing {
             forward.graph.values.iter_mut().for_each(|value| value.checkpoint = false);
+        } else {
+            mark_boundaries(&mut forward.graph);
         }
         if options.fuse {
             (self.fuse)(&mut forward.graph, &[forward.logits], mode);
@@ -179,7 +195,12 @@ fn check_statistics(graph: &Graph, options: &CompileOptions) -> Result<(), Graph
     Ok(())
 }
 
-fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, Vec<StateTensor>), GraphError> {
+/// The plan of training, in which backward computes the `chosen` blocks again.
+pub(crate) fn train_plan(
+    mut forward: Forward,
+    options: &CompileOptions,
+    chosen: &[bool],
+) -> Result<(Plan, Vec<StateTensor>), GraphError> {
     // The loss is a mean over the places of the global batch, so that the sum over shards needs no division.
     let scale = 1.0 / (options.batch * options.shards) as f32;
     if options.mixed && options.target == TargetKind::Class {
@@ -194,8 +215,8 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
     let mut measured = add_metrics(&mut forward, &options.metrics)?;
     let gradients = backward(&mut forward.graph, loss_node, options.allow_unused)?;
     let graph = &mut forward.graph;
-    if options.grad_checkpointing {
-        recompute(graph)?;
+    if chosen.contains(&true) {
+        recompute(graph, chosen);
     }
     let weighted = options.weighted_loss.then(|| WeightedLoss::new(graph, loss));
     let loss = weighted.map_or(loss, |weighted| weighted.loss);

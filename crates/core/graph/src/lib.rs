@@ -43,6 +43,7 @@ mod placement;
 mod plan;
 mod quantization;
 pub mod range;
+mod recomputation;
 mod target;
 mod teacher;
 mod value;
@@ -74,6 +75,7 @@ pub use passes::{
 };
 pub use plan::{Plan, Plans, StateTensor};
 pub use quantization::quantized_values;
+pub use recomputation::{Recompute, Recomputed};
 pub use target::{Fuse, Target};
 pub use teacher::{TEACHER_PREFIX, Teacher};
 pub use value::{Axes, Parameter, Role, Value, ValueId};

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::metric;
 use crate::optimizers::Sgd;
 use crate::passes::{Averaging, BucketSizes, Freeze, Precision, Strategy};
-use crate::{GraphError, LayerRates, Loss, Metric, Optimizer, ParameterGroups, Teacher};
+use crate::{GraphError, LayerRates, Loss, Metric, Optimizer, ParameterGroups, Recompute, Teacher};
 
 /// What a model is to predict of each sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -92,9 +92,8 @@ pub struct CompileOptions {
     pub strategy: Strategy,
     /// Bucket sizes of the gradient sums of [`Strategy::Distributed`].
     pub buckets: BucketSizes,
-    /// Whether backward computes the activations between the model's marks ([`crate::Tensor::checkpoint`]) again, so that memory
-    /// need not keep them.
-    pub grad_checkpointing: bool,
+    /// Which blocks of the model backward computes again, so that memory need not keep their activations.
+    pub recompute: Recompute,
     /// Probability with which training leaves out the last residual branch, instead of the model's own. It is an error if the model
     /// has none that can be left out ([`crate::Tensor::drop_path_rate`]).
     pub drop_path: Option<f32>,
@@ -134,7 +133,7 @@ impl CompileOptions {
             precision: Precision::default(),
             strategy: Strategy::default(),
             buckets: BucketSizes::default(),
-            grad_checkpointing: false,
+            recompute: Recompute::default(),
             drop_path: None,
             fuse: true,
             allow_unused: false,

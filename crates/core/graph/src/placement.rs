@@ -159,6 +159,7 @@ pub(crate) fn place(
         precision: options.precision,
         filters: FilterOrder::default(),
         unshared_activations: unshared_bytes(&graph),
+        recomputed: None,
         values: graph.values,
         slots,
         instructions: graph.nodes,

@@ -10,7 +10,7 @@ use enmasse_tensor::{DType, Shape};
 
 use crate::{
     Arena, Bucket, Choices, FilterOrder, Init, Layout, Measured, MixtureInputs, Mode, Node, Op, Per, Phase, Precision,
-    Role, Slot, Update, UpdateOperands, Value, ValueId,
+    Recomputed, Role, Slot, Update, UpdateOperands, Value, ValueId,
 };
 
 /// A tensor that outlives the step.
@@ -65,6 +65,8 @@ pub struct Plan {
     pub arenas: Vec<(Arena, usize)>,
     /// Bytes that activations would need if none shared memory.
     pub unshared_activations: usize,
+    /// What backward computes again; `None` where that was not asked for.
+    pub recomputed: Option<Recomputed>,
     /// `u8 [batch, height, width, 3]`.
     pub images: ValueId,
     /// `i32 [batch]`; below 0 for a place without a sample.
@@ -236,6 +238,9 @@ impl Plan {
         for (arena, bytes) in &self.arenas {
             writeln!(f, "arena {arena} {bytes} bytes")?;
         }
+        if let Some(recomputed) = &self.recomputed {
+            writeln!(f, "{recomputed}")?;
+        }
         for (index, bucket) in self.buckets.iter().enumerate() {
             writeln!(f, "bucket {index} gradients[{}..{}]", bucket.start, bucket.start + bucket.len)?;
         }
@@ -337,6 +342,11 @@ impl Plans {
         let plans = self.train.iter().chain([&self.evaluate]);
         let arenas: BTreeSet<Arena> = plans.flat_map(|plan| plan.arenas.iter().map(|(arena, _)| *arena)).collect();
         arenas.into_iter().map(|arena| (arena, self.arena_bytes(arena))).collect()
+    }
+
+    /// Bytes that all arenas take together, for one shard.
+    pub fn bytes(&self) -> usize {
+        self.arenas().into_iter().map(|(_, bytes)| bytes).sum()
     }
 
     /// The model's classifier: the top-level module of its last parameter ([`crate::classifier_of`]).

@@ -36,6 +36,7 @@ mod opt_arg;
 mod origins;
 mod pretrained;
 mod recipe;
+mod recompute;
 mod resources;
 mod resume;
 mod setting;
@@ -70,6 +71,7 @@ pub(crate) use opt_arg::of_optimizers;
 pub use origins::SettingOrigins;
 pub use pretrained::Pretrained;
 pub use recipe::RECIPES;
+pub use recompute::Recomputation;
 pub use resume::Resume;
 pub use setting::{Scope, Setting, SettingGroup};
 pub use value::{
@@ -451,9 +453,9 @@ settings! {
         /// Fall of that step
         /// It falls over the run, from 1 to --lookahead-alpha, with this power of the share that is done. At 0 it stays.
         lookahead_power: f64 = 0.0, "POWER", at_least(0), Run;
-        /// Compute activations again in backward
-        /// Of each block of the model memory keeps only the result, and backward computes the rest once more: with the same bits, in less memory, and more slowly.
-        grad_checkpointing: bool = false, "", ANY, Run;
+        /// Compute blocks again in backward
+        /// Of such a block memory keeps only the result, and backward computes the rest once more: with the same bits, in less memory, and more slowly. With BYTES (2GiB) or a PERCENT of what the plans take without (60%) these are as few blocks as let the plans fit, with "auto" as few as let the step fit into what is free. Alone, or with "all", all of them.
+        recompute: Recomputation = Recomputation::No, "BYTES|auto", ANY, Run;
         /// Batch norm over the global batch
         /// Its statistics are those of each shard otherwise.
         sync_bn: bool = false, "", ANY, Run;

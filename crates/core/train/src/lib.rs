@@ -97,8 +97,8 @@ pub use config::{
     AnnealStrategy, Augmentation, AutoAugmentation, Balance, BatchLimit, ByteCount, ClassWeights, ConfigError,
     Decoding, DeviceSelection, Devices, ErasingColors, FastDevRun, FineTune, Flip, Keep, LossKind, LrScaling,
     MetricName, OnBadSample, OptimizerArgument, OptimizerKind, ParameterFactor, Precision, Pretrained, RankKind,
-    ReducePrecision, RequeueSignal, Resume, RunConfig, SamplerKind, ScheduleKind, Shuffling, SplitRule, StrategyKind,
-    SumOrder, TimeLimit, TrainConfig, TransportKind, UnusedParameters,
+    Recomputation, ReducePrecision, RequeueSignal, Resume, RunConfig, SamplerKind, ScheduleKind, Shuffling, SplitRule,
+    StrategyKind, SumOrder, TimeLimit, TrainConfig, TransportKind, UnusedParameters,
 };
 pub use confusion::Confusion;
 pub use engine::{Engine, EngineBatch};

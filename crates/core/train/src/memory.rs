@@ -175,13 +175,45 @@ struct Shortage {
 
 /// The first machine whose ranks together need more than they have and could get.
 fn shortage(needs: &[Need]) -> Option<Shortage> {
-    needs.iter().find_map(|first| {
+    shortages(needs).next()
+}
+
+/// The same of each rank's machine.
+fn shortages(needs: &[Need]) -> impl Iterator<Item = Shortage> {
+    needs.iter().filter_map(|first| {
         let ranks: Vec<&Need> = needs.iter().filter(|need| need.machine == first.machine).collect();
         let sum = |part: fn(&Need) -> i64| ranks.iter().map(|need| part(need)).fold(0, i64::saturating_add);
         let tightest = ranks.iter().filter(|need| need.free >= 0).min_by_key(|need| need.free)?;
         let (needed, free) = (sum(|need| need.peak), tightest.free.saturating_add(sum(|need| need.resident)));
         (needed > free).then_some(Shortage { ranks: ranks.len(), needed, free, limited: tightest.limited })
     })
+}
+
+/// Bytes of activations that a rank must save, on the rank where these are most, so that the programs of all fit into what is free; 0 if
+/// they do. All ranks of a group call it.
+pub(crate) fn excess(
+    device: &dyn Device,
+    group: Option<&Group>,
+    plans: &Plans,
+    hosting: &Hosting,
+    batches: usize,
+    process: &ProcessMemory,
+) -> Result<usize, TrainError> {
+    let (program, free) = (program_memory(device, plans, hosting)?, device.free_memory()?);
+    let memory = RankMemory::new(program, free.is_some(), batches, process);
+    let needs = gather(group, memory.total(), process.own_resident())?;
+    let of_machines = shortages(&needs).map(|short| (short.needed - short.free) as usize / short.ranks + 1);
+    let own = match free {
+        Some(free) => program.total().saturating_sub(free),
+        None => of_machines.max().unwrap_or(0),
+    };
+    let mut all = vec![i64::try_from(own).unwrap_or(i64::MAX)];
+    if let Some(group) = group {
+        let own = all.clone();
+        all.resize(group.world_size(), 0);
+        group.all_gather(&own, &mut all)?;
+    }
+    Ok(all.into_iter().max().map_or(0, |most| most as usize))
 }
 
 /// The largest batch below `batch` for which `fits`, which holds for all batches below one for which it holds.

@@ -174,7 +174,8 @@ fn without_effect(name: &str, value: &str, own: &str) -> TrainError {
 }
 
 /// The plans of a configuration, for a model of so many outputs (classes), this number of shards, the target of a device, and images
-/// prepared in this way.
+/// prepared in this way. With [`Recomputation::Auto`](crate::Recomputation::Auto) nothing is computed again: the trainer puts bytes in its
+/// place.
 ///
 /// # Errors
 /// The model or an option of the configuration is wrong: see [`Target::compile`].
@@ -190,7 +191,7 @@ pub fn compile_plans(
     let task = objective.task();
     let options = CompileOptions {
         shards,
-        grad_checkpointing: config.grad_checkpointing,
+        recompute: config.recompute.option().unwrap_or_default(),
         drop_path: config.drop_path.map(|rate| rate as f32),
         sync_batch_norm: config.sync_bn,
         freeze: match (config.fine_tune, config.freeze_layers) {

@@ -4,7 +4,7 @@ use enmasse_device::{Hosting, Program, StepMetrics};
 use enmasse_graph::optimizers::AdamW;
 use enmasse_graph::{
     Averaging, CompileOptions, Conv, Freeze, Linear, Loss, Metric, Mode, Optimizer, ParameterGroups, PerSample, Phase,
-    Plans, Pool, Precision, Target, TargetKind, Teacher, Tensor, losses,
+    Plans, Pool, Precision, Recompute, Target, TargetKind, Teacher, Tensor, losses,
 };
 use enmasse_reference::ReferenceProgram;
 
@@ -227,7 +227,7 @@ fn what_activations_passed() {
                 shards,
                 sync_batch_norm,
                 freeze_statistics,
-                grad_checkpointing: shards == 3,
+                recompute: if shards == 3 { Recompute::All } else { Recompute::Nothing },
                 ..CompileOptions::new("gated", 5, 11, 7)
             };
             let Some(plans) = compile(&gated, &options) else { return };

@@ -31,7 +31,7 @@ pub(crate) use loss_weight::WeightedLoss;
 pub(crate) use optimize::{OfGradients, optimize};
 pub(crate) use precision::narrow_features;
 pub use precision::{Precision, precision};
-pub(crate) use recompute::recompute;
+pub(crate) use recompute::{Blocks, mark_boundaries, nodes_again, recompute};
 pub use replicate::Strategy;
 pub(crate) use replicate::{collect, replicate};
 pub use sync_batch_norm::sync_batch_norm;

@@ -1,41 +1,89 @@
 //! Gradient checkpointing: backward computes activations between marked values again, so that they need not be kept.
 //!
-//! A model marks values by [`Tensor::checkpoint`](crate::Tensor::checkpoint), such as the results of its blocks. Marked values stay in
-//! memory, and so do vectors, such as the statistics of batch norm. What else backward reads of the values between two marks, copies
-//! of the operations that wrote them compute before it: from the same operands, and therefore with the same bits.
+//! A model marks values by [`Tensor::checkpoint`](crate::Tensor::checkpoint), such as the results of its blocks; of other models the
+//! boundaries of blocks are found. Marked values stay in memory, and so do vectors, such as the statistics of batch norm. What else
+//! backward reads of the values between two marks, copies of the operations that wrote them compute before it: from the same operands,
+//! and therefore with the same bits. Which blocks are computed again, [`crate::recomputation`] chooses.
 //!
 //! Source: T. Chen, B. Xu, C. Zhang, C. Guestrin, "Training deep nets with sublinear memory cost", 2016 (arXiv:1604.06174).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Axes, Graph, GraphError, Node, Phase, ValueId};
+use crate::{Axes, Graph, Node, Phase, Role, Value, ValueId};
 
-/// Rewrites a graph with its backward nodes, before the passes over shards. It is an error if nothing lies between two marks.
-pub(crate) fn recompute(graph: &mut Graph) -> Result<(), GraphError> {
-    let forgotten = between_marks(graph);
-    if !forgotten.contains(&true) {
-        let reason = "`grad_checkpointing` has no effect: the model marks no blocks to be computed again";
-        return Err(GraphError::Option(reason.to_owned()));
+/// The blocks of a model, between two neighbouring marks each. Those before the first mark and after the last one are kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Blocks {
+    /// The first layer of each.
+    pub layers: Vec<String>,
+    /// For each value that memory need not keep the block that computes it: an image or tokens.
+    of_values: Vec<Option<usize>>,
+}
+
+impl Blocks {
+    /// The blocks of a plan or a graph.
+    pub fn new(nodes: &[Node], values: &[Value]) -> Self {
+        let forward = || nodes.iter().filter(|node| node.phase == Phase::Forward);
+        let is_mark = |node: &&Node| node.outputs.iter().any(|output| values[output.0].checkpoint);
+        let (all, mut passed, mut is_new) = (forward().filter(is_mark).count(), 0, true);
+        let mut blocks = Blocks { layers: Vec::new(), of_values: vec![None; values.len()] };
+        for node in forward() {
+            if is_mark(&node) {
+                (passed, is_new) = (passed + 1, true);
+                continue;
+            }
+            let is_large = |output: &&ValueId| matches!(values[output.0].axes, Axes::Images | Axes::Tokens);
+            for output in node.outputs.iter().filter(is_large).filter(|_| passed > 0 && passed < all) {
+                if is_new {
+                    blocks.layers.push(node.layer.clone());
+                }
+                is_new = false;
+                blocks.of_values[output.0] = Some(blocks.layers.len() - 1);
+            }
+        }
+        blocks
     }
-    let is_forgotten = |value: &ValueId| forgotten.get(value.0) == Some(&true);
+
+    /// The block of a value that memory need not keep. Later passes add values that belong to none.
+    pub fn of(&self, value: ValueId) -> Option<usize> {
+        self.of_values.get(value.0).copied().flatten()
+    }
+}
+
+/// The nodes that must run again for these values, in order.
+pub(crate) fn nodes_again(
+    nodes: &[Node],
+    producers: &[Option<usize>],
+    mut wanted: Vec<ValueId>,
+    is_missing: impl Fn(ValueId) -> bool,
+) -> BTreeSet<usize> {
+    let mut places = BTreeSet::new();
+    while let Some(value) = wanted.pop() {
+        if is_missing(value)
+            && let Some(place) = producers[value.0]
+            && places.insert(place)
+        {
+            wanted.extend(&nodes[place].inputs);
+        }
+    }
+    places
+}
+
+/// Rewrites a graph with its backward nodes, before the passes over shards. `chosen` says of each block whether backward computes it
+/// again.
+pub(crate) fn recompute(graph: &mut Graph, chosen: &[bool]) {
+    let blocks = Blocks::new(&graph.nodes, &graph.values);
+    let is_forgotten = |value: ValueId| blocks.of(value).is_some_and(|block| chosen[block]);
     let (producers, nodes) = (graph.producers(), std::mem::take(&mut graph.nodes));
     let mut copies: BTreeMap<ValueId, ValueId> = BTreeMap::new();
     let read_copies = |node: &mut Node, copies: &BTreeMap<ValueId, ValueId>| {
-        node.inputs.iter_mut().filter(|input| is_forgotten(input)).for_each(|input| *input = copies[input]);
+        node.inputs.iter_mut().filter(|input| is_forgotten(**input)).for_each(|input| *input = copies[input]);
     };
     for node in &nodes {
         let mut node = node.clone();
         if node.phase == Phase::Backward {
-            let (mut wanted, mut places) = (node.inputs.clone(), BTreeSet::new());
-            while let Some(value) = wanted.pop() {
-                let is_missing = is_forgotten(&value) && !copies.contains_key(&value);
-                if let Some(place) = producers[value.0].filter(|_| is_missing)
-                    && places.insert(place)
-                {
-                    wanted.extend(&nodes[place].inputs);
-                }
-            }
-            for place in places {
+            let is_missing = |value| is_forgotten(value) && !copies.contains_key(&value);
+            for place in nodes_again(&nodes, &producers, node.inputs.clone(), is_missing) {
                 let mut copy = Node { phase: Phase::Backward, ..nodes[place].clone() };
                 read_copies(&mut copy, &copies);
                 // Vectors are kept.
@@ -52,26 +100,41 @@ pub(crate) fn recompute(graph: &mut Graph) -> Result<(), GraphError> {
         }
         graph.nodes.push(node);
     }
-    Ok(())
 }
 
-/// Whether each value is an image or tokens between two marks. Those before the first one and after the last one are kept.
-fn between_marks(graph: &Graph) -> Vec<bool> {
+/// Marks the boundaries of blocks in a model that marks none: the normalised images, and each image or tokens that alone pass on what
+/// comes before them and have at most half of the elements that they are computed from, such as the result of a pool.
+pub(crate) fn mark_boundaries(graph: &mut Graph) {
+    if graph.values.iter().any(|value| value.checkpoint) {
+        return;
+    }
+    let is_large = |value: &Value| value.role == Role::Activation && matches!(value.axes, Axes::Images | Axes::Tokens);
+    let mut readers = vec![0; graph.values.len()];
     let forward = || graph.nodes.iter().filter(|node| node.phase == Phase::Forward);
-    let is_mark = |node: &&Node| node.outputs.iter().any(|&output| graph.value(output).checkpoint);
-    let (all, mut passed) = (forward().filter(is_mark).count(), 0);
-    let mut between = vec![false; graph.values.len()];
+    forward().flat_map(|node| &node.inputs).for_each(|input| readers[input.0] += 1);
+    // Images and tokens that a later node reads.
+    let mut open: BTreeSet<ValueId> = BTreeSet::new();
+    let mut marks: Vec<ValueId> = Vec::new();
     for node in forward() {
-        if is_mark(&node) {
-            passed += 1;
-            continue;
+        for input in &node.inputs {
+            readers[input.0] -= 1;
+            if readers[input.0] == 0 {
+                open.remove(input);
+            }
         }
-        for &output in &node.outputs {
-            let is_large = matches!(graph.value(output).axes, Axes::Images | Axes::Tokens);
-            between[output.0] = is_large && passed > 0 && passed < all;
+        let results = node.outputs.iter().filter(|output| is_large(graph.value(**output)) && readers[output.0] > 0);
+        open.extend(results);
+        let [Some(alone), None] = [open.first(), open.iter().nth(1)] else { continue };
+        let elements = |id: &ValueId| graph.shape(*id).elements();
+        let read = node.inputs.iter().filter(|input| is_large(graph.value(**input))).map(elements).max();
+        let is_smaller = read.is_some_and(|read| 2 * elements(alone) <= read);
+        if node.outputs.contains(alone) && (marks.is_empty() || is_smaller) {
+            marks.push(*alone);
         }
     }
-    between
+    for mark in marks {
+        graph.values[mark.0].checkpoint = true;
+    }
 }
 
 #[cfg(test)]
@@ -79,7 +142,7 @@ mod tests {
     use enmasse_tensor::Shape;
 
     use super::*;
-    use crate::{Arena, CompileOptions, Conv, Op, Plan, Tensor, compile};
+    use crate::{Arena, CompileOptions, Conv, Op, Plan, Recompute, Tensor, compile};
 
     fn blocks(x: Tensor) -> Tensor {
         let mut x = x.conv2d("stem", Conv::new(8, 3).padding(1)).relu().checkpoint();
@@ -97,14 +160,14 @@ mod tests {
         x.adaptive_avg_pool([1, 1]).flatten().linear("fc", 5)
     }
 
-    fn plan(grad_checkpointing: bool) -> Plan {
-        let options = CompileOptions { grad_checkpointing, ..CompileOptions::new("net", 8, 16, 5) };
+    fn plan(recompute: Recompute) -> Plan {
+        let options = CompileOptions { recompute, ..CompileOptions::new("net", 8, 16, 5) };
         compile(&blocks, &options).unwrap().train.unwrap()
     }
 
     #[test]
     fn blocks_are_computed_again_before_their_gradients() {
-        let (usual, again) = (plan(false), plan(true));
+        let (usual, again) = (plan(Recompute::Nothing), plan(Recompute::All));
         let layers = |plan: &Plan, phase: Phase| -> Vec<String> {
             let forward = |node: &&Node| matches!(node.op, Op::Conv2d(_) | Op::BatchNormNormalize(_));
             plan.phase(phase).iter().filter(forward).map(|node| node.layer.clone()).collect()
@@ -127,9 +190,9 @@ mod tests {
     #[test]
     fn a_model_without_blocks_is_refused() {
         let check = |model: &dyn Fn(Tensor) -> Tensor| {
-            let options = CompileOptions { grad_checkpointing: true, ..CompileOptions::new("net", 2, 8, 5) };
+            let options = CompileOptions { recompute: Recompute::All, ..CompileOptions::new("net", 2, 8, 5) };
             let error = compile(model, &options).map(|_| ()).unwrap_err().to_string();
-            assert!(error.contains("`grad_checkpointing` has no effect"), "{error}");
+            assert!(error.contains("`recompute` has no effect"), "{error}");
         };
         let stem = |x: Tensor| x.conv2d("stem", Conv::new(8, 3)).relu();
         check(&|x| stem(x).flatten().linear("fc", 5));

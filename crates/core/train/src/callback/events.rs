@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use enmasse_data::BadSample;
 use enmasse_datasets::TaskKind;
 use enmasse_device::LossScale;
+use enmasse_graph::Recomputed;
 use enmasse_image::Normalization;
 use serde::Serialize;
 
@@ -66,6 +67,9 @@ pub struct Started {
     pub memory_bytes: usize,
     /// Their parts.
     pub memory: RankMemory,
+    /// What backward computes again, for less memory; `None` where that was not asked for.
+    #[serde(skip)]
+    pub recomputed: Option<Recomputed>,
     /// How the algorithms of a tuned run were chosen. Only on rank 0.
     #[serde(skip)]
     pub tuning: Option<Tuning>,

@@ -41,7 +41,11 @@ pub const ALIASES: &[(&str, &str)] = &[
     ("clip_norm", "gradient_clip_val clip_grad_norm clip_grad max_grad_norm gradient_clipping"),
     ("ema", "ema_decay"),
     ("drop_path", "drop_path_rate stochastic_depth_prob"),
-    ("grad_checkpointing", "gradient_checkpointing gradient_checkpointing_enable checkpoint_activations"),
+    (
+        "recompute",
+        "grad_checkpointing gradient_checkpointing gradient_checkpointing_enable checkpoint_activations \
+         activation_checkpointing",
+    ),
     ("schedule", "sched lr_scheduler lr_scheduler_type"),
     ("step_size", "lr_step_size decay_epochs"),
     ("gamma", "lr_gamma decay_rate factor"),

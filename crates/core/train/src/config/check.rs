@@ -1,8 +1,8 @@
 //! Values that are wrong, alone or together.
 
 use super::{
-    Balance, ConfigError, FineTune, OptimizerKind, RankKind, ReducePrecision, RunConfig, SETTINGS, ScheduleKind,
-    Setting, SettingSource, Shuffling, StrategyKind, SumOrder, TrainConfig,
+    Balance, ConfigError, FineTune, OptimizerKind, RankKind, Recomputation, ReducePrecision, RunConfig, SETTINGS,
+    ScheduleKind, Setting, SettingSource, Shuffling, StrategyKind, SumOrder, TrainConfig,
 };
 
 impl TrainConfig {
@@ -98,6 +98,9 @@ impl RunConfig {
             let other = modes.next().unwrap_or_default();
             together(other, true, format!("`{mode}` is another search or trial; use one of them"))?;
         }
+        let budget = train.find_batch && matches!(train.recompute, Recomputation::Within(_));
+        let reason = "`find_batch` fits batches into what is free; use `recompute = auto`".to_owned();
+        together("recompute", budget, reason)?;
         let wrong = train.channels.is_some_and(|channels| ![1, 3].contains(&channels));
         together("channels", wrong, "must be 1 or 3".to_owned())?;
         for (name, list) in [("mean", &train.mean), ("std", &train.std)] {

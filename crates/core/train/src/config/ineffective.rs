@@ -108,6 +108,7 @@ const UNLESS: &[Rule] = &[
     ("lr", tunes_head, HEAD),
     ("optimizer", tunes_head, HEAD),
     ("augment", tunes_head, HEAD),
+    ("recompute", tunes_head, HEAD),
     ("ema", tunes_head, HEAD),
     ("lookahead", tunes_head, HEAD),
     ("lookahead_alpha", |config, _| config.lookahead.is_none(), "without `lookahead`"),

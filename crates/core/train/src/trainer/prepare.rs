@@ -17,7 +17,8 @@ use crate::agreement::{broadcast_state, broadcast_states, compare_devices, compa
 use crate::bad_samples::BadSamples;
 use crate::callback::Plateau;
 use crate::checkpoint::CallbackStates;
-use crate::memory::{ProcessMemory, RankMemory, check_device_memory, check_memory, program_memory};
+use crate::config::ByteCount;
+use crate::memory::{ProcessMemory, RankMemory, check_device_memory, check_memory, excess, program_memory};
 use crate::pace::Paces;
 use crate::plans::{compile_features, compile_plans, initialize, training_metrics};
 use crate::resumption::rescheduled;
@@ -28,8 +29,8 @@ use crate::tuning::tune;
 use crate::weights::write_tensors;
 use crate::whitening::{whiten, whitened};
 use crate::{
-    Artifact, Callback, ConfigError, LrSchedule, ModelFn, OnBadSample, Position, Preparation, RankKind, Resumed,
-    RunConfig, ScheduleKind, Scores, Started, TargetKind, TrainConfig, TrainError, TrainingData, Tuning,
+    Artifact, Callback, ConfigError, LrSchedule, ModelFn, OnBadSample, Position, Preparation, RankKind, Recomputation,
+    Resumed, RunConfig, ScheduleKind, Scores, Started, TargetKind, TrainConfig, TrainError, TrainingData, Tuning,
     load_pretrained,
 };
 
@@ -89,6 +90,42 @@ impl Session {
             compile_plans(config, &preparation, model, &objective, task.outputs(), shards, &device.target())
         };
         let mut plans = compile(config)?;
+        let hosting = Hosting::of(map, rank);
+        let process = ProcessMemory {
+            resident: resident_bytes() as usize,
+            ranks: match config.rank_kind() {
+                RankKind::Thread => world_size,
+                RankKind::Process => 1,
+            },
+            exchange: group.map_or(0, Group::buffer_bytes),
+            decoders: [trainer.decoders(), data.reading_bytes(&evaluation.pool)?],
+            kept: data.kept_bytes(),
+            ahead: data.ahead_bytes(),
+            loading: loaded_at_a_time(config, &plans),
+        };
+        let batches = train.batch_bytes().saturating_add(validation.batch_bytes());
+        let mut settled = config.clone();
+        if config.recompute == Recomputation::Auto {
+            let mut budget = plans.bytes();
+            loop {
+                match excess(device, group, &plans.clone().of_rank(rank), &hosting, batches, &process)? {
+                    0 => break,
+                    excess => budget = budget.saturating_sub(excess),
+                }
+                settled.recompute = Recomputation::Within(ByteCount(budget as u64));
+                let Ok(fitting) = compile(&settled) else {
+                    // The check of memory below names a batch that fits.
+                    settled.recompute = Recomputation::All;
+                    match compile(&settled) {
+                        Ok(all) => plans = all,
+                        Err(_) => settled.recompute = Recomputation::No,
+                    }
+                    break;
+                };
+                plans = fitting;
+            }
+        }
+        let config = &settled;
         if let Some(group) = group {
             compare_devices(group, device, run.program.share_devices)?;
         }
@@ -113,20 +150,8 @@ impl Session {
             _ => None,
         };
         let plans = plans.of_rank(rank);
-        let hosting = Hosting::of(map, rank);
-        let process = ProcessMemory {
-            resident: resident_bytes() as usize,
-            ranks: match config.rank_kind() {
-                RankKind::Thread => world_size,
-                RankKind::Process => 1,
-            },
-            exchange: group.map_or(0, Group::buffer_bytes),
-            decoders: [trainer.decoders(), data.reading_bytes(&evaluation.pool)?],
-            kept: data.kept_bytes(),
-            ahead: data.ahead_bytes(),
-            loading: loaded_at_a_time(config, &plans).max(head.as_ref().map_or(0, HeadPhase::bytes)),
-        };
-        let batches = train.batch_bytes().saturating_add(validation.batch_bytes());
+        let loading = process.loading.max(head.as_ref().map_or(0, HeadPhase::bytes));
+        let process = ProcessMemory { loading, ..process };
         let program = program_memory(device, &plans, &hosting)?;
         let program_with = |batch: usize| {
             let plans = compile(&TrainConfig { batch: Some(batch), ..config.clone() })?;
@@ -295,6 +320,7 @@ impl Session {
             loader_threads: trainer.decoders(),
             memory_bytes: self.memory.total(),
             memory: self.memory,
+            recomputed: plans.train.as_ref().and_then(|plan| plan.recomputed.clone()),
             tuning: self.tuning.clone(),
             pretrained: self.pretrained.as_ref().map(ToString::to_string),
             run: self.run_folder(),

@@ -11,7 +11,7 @@ use std::path::Path;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Command};
 use enmasse_system::files::expand_home;
-use enmasse_train::{RUNS, Resume, RunPaths, SettingKind, answer, is_near};
+use enmasse_train::{RUNS, Recomputation, Resume, RunPaths, Setting, SettingKind, answer, is_near};
 
 use crate::command_line::arguments::is_of_kind;
 use crate::failure::Failure;
@@ -42,8 +42,8 @@ pub fn parse(command: Command, arguments: impl IntoIterator<Item = OsString>) ->
 
 /// Switches stand alone or have a value after `=`. A `True` or `False` that follows as a separate word, as in Python's
 /// scripts, is joined to the switch. Any other word that follows is not its value: in `--sync-bn photos`, the word
-/// names the data. `--no-` in front of a switch's name turns it off. After `--resume` a word that names a checkpoint or a run is its value, and
-/// after `--pretrained` one that names weights.
+/// names the data. `--no-` in front of a switch's name turns it off. After `--resume` a word that names a checkpoint or a run is its value,
+/// after `--pretrained` one that names weights, and after `--recompute` one that says how much.
 fn join_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments = arguments.into_iter().peekable();
     let mut joined = Vec::new();
@@ -57,6 +57,7 @@ fn join_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString>
         let is_value = |word: &OsString| match word.to_str() {
             Some(word) if is_flag(&argument, SettingKind::Switch) => is_truth(word),
             Some(word) if argument == "--pretrained" => is_weights(word),
+            Some(word) if is_recompute(&argument) => Recomputation::is_word(word),
             Some(word) if is_flag(&argument, SettingKind::Optional) => is_checkpoint(word),
             _ => false,
         };
@@ -79,7 +80,15 @@ fn is_flag(argument: &OsStr, kind: SettingKind) -> bool {
 /// The switch that a flag such as `--no-convert-rgb` turns off.
 fn turned_off(argument: &OsStr) -> Option<&str> {
     let flag = argument.to_str()?.strip_prefix("--no")?;
-    flag.strip_prefix(['-', '_']).filter(|switch| is_of_kind(switch, SettingKind::Switch))
+    let is_switch =
+        |flag: &str| is_of_kind(flag, SettingKind::Switch) || is_recompute(OsStr::new(&format!("--{flag}")));
+    flag.strip_prefix(['-', '_']).filter(|flag| is_switch(flag))
+}
+
+/// Whether a flag is `--recompute`, or another word for it.
+fn is_recompute(argument: &OsStr) -> bool {
+    let flag = argument.to_str().and_then(|text| text.strip_prefix("--"));
+    flag.and_then(Setting::spelled).is_some_and(|setting| setting.name == "recompute")
 }
 
 /// Whether a word after `--resume` says from where to go on: `best`, or a run folder. What exists and is no run is DATA, except

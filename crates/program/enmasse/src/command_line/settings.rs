@@ -7,7 +7,8 @@ use std::sync::Arc;
 use clap::ArgMatches;
 use enmasse_device::{Device, DeviceRequest, Summation};
 use enmasse_train::{
-    DeviceSelection, Devices, LayeredConfig, ProgramConfig, ReducePrecision, RunConfig, Setting, SettingKind, SumOrder,
+    DeviceSelection, Devices, LayeredConfig, ProgramConfig, Recomputation, ReducePrecision, RunConfig, Setting,
+    SettingKind, SumOrder, TrainConfig,
 };
 use enmasse_wording::counted;
 
@@ -110,6 +111,16 @@ pub fn finish(layers: LayeredConfig, ranks: Ranks) -> Result<RunConfig, Failure>
         device(&config, alone())?;
     }
     Ok(config)
+}
+
+/// Refuses what only a run can decide.
+pub fn check_recompute(config: &TrainConfig) -> Result<(), Failure> {
+    match config.recompute {
+        Recomputation::Auto => {
+            Err(usage!("--recompute auto follows from what is free when a run starts; give BYTES or a PERCENT"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Why the machine cannot give these devices, if they have numbers.

@@ -19,7 +19,7 @@ use enmasse_wording::mebibytes;
 use serde_json::json;
 
 use crate::command_line::arguments::{ONE_DEVICE, count, group, settings_with, switch};
-use crate::command_line::settings::Ranks;
+use crate::command_line::settings::{Ranks, check_recompute};
 use crate::data::stand_in::{WITHOUT_DATA, without_data};
 use crate::failure::{Failure, usage};
 use crate::output::{Output, say};
@@ -31,7 +31,7 @@ use step_times::StepTimes;
 
 /// The settings that apply to `bench step`.
 const SETTINGS: &str = "\
-    model size batch devices shards accumulate precision grad_checkpointing threads isa exact fuse tune json";
+    model size batch devices shards accumulate precision recompute threads isa exact fuse tune json";
 
 /// The command line of `enmasse bench`.
 pub fn command() -> Command {
@@ -142,6 +142,7 @@ fn program(
 ) -> Result<Box<dyn Program>, Failure> {
     let model = enmasse_models::find(&config.train.model).map_err(Failure::usage)?;
     let shards = if evaluate { 1 } else { config.train.shard_count(1) };
+    check_recompute(&config.train)?;
     let compile = |batch: usize| -> Result<Plans, TrainError> {
         if evaluate {
             let options = CompileOptions {

@@ -16,7 +16,7 @@ use enmasse_train::{Objective, Preparation, RunConfig, TrainConfig, compile_plan
 use enmasse_wording::{counted, grouped, mebibytes};
 
 use crate::command_line::arguments::{count, group, option, settings, settings_with, switch};
-use crate::command_line::settings::{Ranks, cores, default_device, default_kind};
+use crate::command_line::settings::{Ranks, check_recompute, cores, default_device, default_kind};
 use crate::data::stand_in::{WITHOUT_DATA, without_data};
 use crate::failure::{Failure, failed};
 use crate::output::{Output, say};
@@ -30,7 +30,7 @@ pub fn command() -> Command {
         .args(settings_with("model size batch devices sync_bn strategy", WITHOUT_DATA))
         .args(settings("optimizer opt_arg momentum weight_decay no_decay_norm_bias clip_norm ema lookahead nesterov"))
         .args(settings("label_smoothing freeze freeze_layers freeze_bn layer_decay head_lr_mult unused_parameters"))
-        .args(settings("drop_path grad_checkpointing teacher distillation_alpha distillation_temperature"))
+        .args(settings("drop_path recompute teacher distillation_alpha distillation_temperature"))
         .args(settings("precision threads isa exact fuse tune sum reduce_precision shards accumulate"))
         .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
         .arg(switch("eval", "The plan of evaluation"))
@@ -104,6 +104,7 @@ fn roofline_of(name: &str, mut config: RunConfig, classes: usize, evaluates: boo
 fn compiled(config: &TrainConfig, classes: usize, shards: usize, target: &Target) -> Result<Plans, Failure> {
     let model = enmasse_models::find(&config.model).map_err(Failure::usage)?;
     let forward = |x, classes| model.forward(x, classes);
+    check_recompute(config)?;
     let preparation = Preparation::new(config, DataKind::Folder);
     let objective = Objective::default().taught(config, &preparation, None)?;
     Ok(compile_plans(config, &preparation, &forward, &objective, classes, shards, target)?)

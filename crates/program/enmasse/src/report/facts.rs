@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 
 use enmasse_datasets::TaskKind;
+use enmasse_graph::Recomputed;
 use enmasse_train::{FineTune, RankMemory, Resumed, RunConfig, RunPaths, SETTINGS, Started, TrainConfig, Tuning};
 use enmasse_wording::{counted, grouped, shell_word};
 
@@ -44,7 +45,7 @@ pub fn facts(started: &Started) -> Vec<String> {
         format!("augment:  {}", started.augmentation),
         format!("loader:   {} in every process", counted(started.loader_threads, "thread")),
     ];
-    lines.splice(1..1, memory(&started.memory));
+    lines.splice(1..1, memory(&started.memory).into_iter().chain(started.recomputed.as_ref().map(recomputation)));
     let (batch, global_batch) = (grouped(started.batch as u64), grouped(started.global_batch as u64));
     let mut batch = match started.shards == started.world_size {
         true => format!("batch:    {batch} per rank, {global_batch} in all"),
@@ -130,6 +131,20 @@ fn memory(memory: &RankMemory) -> Vec<String> {
     vec![line("memory:", memory.total(), "a rank", &[program, process].concat())]
 }
 
+/// What is computed again in backward, and what that saves and costs.
+fn recomputation(recomputed: &Recomputed) -> String {
+    let Recomputed { layers, blocks, bytes: [without, with], flops: [flops, more] } = recomputed;
+    let mebibytes = |bytes: &usize| bytes.div_ceil(1 << 20);
+    let percent = (*more as f64 / (*flops).max(1) as f64 - 1.0) * 100.0;
+    format!(
+        "memory:   recompute {} of {}: {} MiB -> {} MiB of the plan, {percent:.0} % more operations",
+        layers.len(),
+        counted(*blocks, "block"),
+        mebibytes(without),
+        mebibytes(with)
+    )
+}
+
 /// What fine-tuning does, with the flags that change it.
 pub fn fine_tuning(config: &TrainConfig) -> Vec<String> {
     let flag = "(--fine-tune head|all|last:N)";
@@ -207,6 +222,7 @@ mod tests {
             device: "cpu (avx2, 1 thread)".to_owned(),
             loader_threads: 1,
             memory_bytes: 332 << 20,
+            recomputed: None,
             memory: RankMemory {
                 on_device: false,
                 activations: 180 << 20,
@@ -266,6 +282,11 @@ metrics:  metrics.jsonl lacks 1 record of the 2 epochs before; the charts lack t
             "base":106954752},"run":"runs/a","resumed":{"epoch":2,"samples":64}}"#;
         let line: Vec<&str> = line.lines().map(str::trim).collect();
         assert_eq!(RunEvent::Start(&started).to_line(), line.concat(), "the keys and their order are a contract");
+        let (layers, bytes) = (vec!["layer1.0.conv1".to_owned(); 9], [(868 << 20) - 1, 512 << 20]);
+        let recomputed = Some(Recomputed { layers, blocks: 16, bytes, flops: [1000, 1214] });
+        let again = Started { recomputed, ..started.clone() };
+        let expected = "memory:   recompute 9 of 16 blocks: 868 MiB -> 512 MiB of the plan, 21 % more operations";
+        assert_eq!(facts(&again).iter().filter(|line| line.contains("recompute")).collect::<Vec<_>>(), [expected]);
         let several = Started { shards: 4, batch: 16, ..started };
         let lines = facts(&several);
         assert!(lines[6].starts_with("batch:    16 per shard, 64 in all, of 4 shards on 2 ranks; "), "{}", lines[6]);

@@ -29,6 +29,7 @@ mod predict_table;
 mod preprocessing;
 mod pretrained;
 mod ranks;
+mod recompute;
 mod remote;
 mod report;
 mod requeue;

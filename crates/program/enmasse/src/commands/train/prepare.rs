@@ -9,8 +9,8 @@ use enmasse_graph::Target;
 use enmasse_image::Crop;
 use enmasse_models::Model;
 use enmasse_train::{
-    FineTune, Objective, Preparation, ProgramConfig, RunConfig, RunPaths, SettingOrigins, TrainConfig, TrainingData,
-    compile_plans,
+    FineTune, Objective, Preparation, ProgramConfig, Recomputation, RunConfig, RunPaths, SettingOrigins, TrainConfig,
+    TrainingData, compile_plans,
 };
 use enmasse_wording::{counted, grouped, one_line};
 
@@ -75,8 +75,13 @@ impl Run {
         if config.train.drop_last && samples < global_batch {
             return Err(Failure::error(DataError::TooFewSamples { samples, global_batch, shards, batch }));
         }
+        // What a budget allows depends on the device, on which the trainer compiles.
+        let recompute = match config.train.recompute {
+            Recomputation::All => Recomputation::All,
+            _ => Recomputation::No,
+        };
         compile_plans(
-            &config.train,
+            &TrainConfig { recompute, ..config.train.clone() },
             &preparation,
             &|x, classes| model.forward(x, classes),
             &Objective::default().of_data(&data, &config.train)?.taught(&config.train, &preparation, Some(&data))?,
