@@ -263,6 +263,9 @@ def train(data: str | os.PathLike[str] | None = None, **settings: Unpack[Setting
     ...     print(epoch.epoch, epoch.val_accuracy)
     """
     given = {name: value for name, value in settings.items() if value is not None}
+    if isinstance(gpus := given.get("gpus"), Sequence) and not isinstance(gpus, str):
+        # A list of one number is no count.
+        given["gpus"] = words(gpus) + ","
     flags = [f"--{name.replace('_', '-')}={words(value)}" for name, value in given.items()]
     place = [] if data is None else ["--", os.fspath(data)]
     return Training(["train", *flags, "--json", *place])

@@ -22,6 +22,7 @@ mod augmentation;
 mod bytes;
 mod check;
 mod class_weights;
+mod colossal;
 mod devices;
 mod error;
 mod factor;

@@ -52,6 +52,26 @@ impl Devices {
         Devices { kind: kind.into(), selection, automatic: true }
     }
 
+    /// What is said of a wrong [`Devices::of_gpus`].
+    pub const GPUS: &str = "must be a number of GPUs, -1 for all, or a list such as 0,1";
+
+    /// The devices that Lightning's `gpus` means: a number of GPUs, all for -1, or a list. `None` inside for 0, which is CPUs; `None` for
+    /// anything else.
+    pub fn of_gpus(text: &str) -> Option<Option<String>> {
+        match text.parse::<i64>() {
+            Ok(-1) => Some(Some("gpu:all".to_owned())),
+            Ok(0) => Some(None),
+            Ok(count) if count > 0 => Some(Some(format!("gpu:{count}"))),
+            Ok(_) => None,
+            Err(_) => {
+                let numbers =
+                    text.strip_suffix(',').unwrap_or(text).split(',').map(|number| number.trim().parse().ok());
+                let selection = DeviceSelection::List(numbers.collect::<Option<_>>()?);
+                Some(Some(Devices { selection, ..Devices::new("gpu", 1) }.to_string()))
+            }
+        }
+    }
+
     /// Whether the program has yet to look at the machine.
     pub fn is_undecided(&self) -> bool {
         self.kind == AUTO

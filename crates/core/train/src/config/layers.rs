@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
+use super::colossal;
 use super::error::{unknown_key, unknown_variable};
 use super::recipe::{self, Recipe};
 use super::setting::VARIABLE_PREFIX;
-use super::{ConfigError, RunConfig, SETTINGS, Scope, Setting, SettingSource};
+use super::{ConfigError, Devices, RunConfig, SETTINGS, Scope, Setting, SettingSource};
 use crate::RunPaths;
 
 /// Variables with our prefix that are not settings: they pass between launcher and ranks, name locations, or are for tests.
@@ -42,6 +43,8 @@ pub struct LayeredConfig {
     sources: HashMap<&'static str, SettingSource>,
     /// What the command line says of the kind of devices alone.
     device_kind: Option<String>,
+    /// What a file of another tool says that has no meaning here.
+    remarks: Vec<String>,
     /// The flag of another name by which the command line names devices.
     device_flag: Option<String>,
     /// The configuration of the run to be resumed, and its folder.
@@ -115,7 +118,7 @@ impl LayeredConfig {
         self.apply(setting, value, SettingSource::Weights(weights.to_owned()))
     }
 
-    /// Adds a TOML file, above the weights. Relative paths in it are relative to the current directory.
+    /// Adds a TOML file, or a `.py` file of ColossalAI's, above the weights. Relative paths in it are relative to the current directory.
     ///
     /// # Errors
     /// The file cannot be read, is not TOML, has a key that is no setting, or a value that is not allowed.
@@ -124,10 +127,24 @@ impl LayeredConfig {
             path: path.display().to_string(),
             reason: format!("cannot read the configuration: {error}"),
         })?;
+        if path.extension().is_some_and(|extension| extension == "py") {
+            let colossal::Read { settings, remarks } = colossal::read(&text, &path.display().to_string())?;
+            for (name, value, key) in settings {
+                let setting = Setting::find(name).ok_or_else(|| unknown_key(&key, "in the configuration"))?;
+                self.apply(setting, &value, SettingSource::File(path.to_owned()))?;
+            }
+            self.remarks.extend(remarks.into_iter().map(|remark| format!("{}: {remark}", path.display())));
+            return Ok(());
+        }
         for (setting, value) in toml_settings(&text, &path.display().to_string())? {
             self.apply(setting, &value, SettingSource::File(path.to_owned()))?;
         }
         Ok(())
+    }
+
+    /// A line for each key of a file of another tool that has no meaning here.
+    pub fn remarks(&self) -> &[String] {
+        &self.remarks
     }
 
     /// Adds the environment, above the file.
@@ -291,15 +308,31 @@ pub(super) fn settings_of(table: &toml::Table, place: &str) -> Result<Vec<(&'sta
     let mut settings: Vec<(&'static Setting, String)> = Vec::with_capacity(table.len());
     let mut keys: Vec<&str> = Vec::with_capacity(table.len());
     for (key, value) in table {
-        let setting = Setting::spelled(key).ok_or_else(|| unknown_key(key, &format!("in {place}")))?;
+        let is_gpus = key.eq_ignore_ascii_case("gpus");
+        let spelled = if is_gpus { Setting::find("devices") } else { Setting::spelled(key) };
+        let setting = spelled.ok_or_else(|| unknown_key(key, &format!("in {place}")))?;
         if let Some(earlier) = settings.iter().position(|(known, _)| known.name == setting.name) {
             return Err(refuse(format!("{} is given twice, as {} and as {key}", setting.name, keys[earlier])));
         }
-        let value = scalar(value).ok_or_else(|| refuse(format!("{key} must be a string, a number, true or false")))?;
+        let text = scalar(value).ok_or_else(|| refuse(format!("{key} must be a string, a number, true or false")))?;
+        let value = match is_gpus {
+            true => gpus(&text, value.is_array()).map_err(|reason| refuse(format!("{key} = {text}: {reason}")))?,
+            false => text,
+        };
         settings.push((setting, value));
         keys.push(key);
     }
     Ok(settings)
+}
+
+/// The value of `devices` that Lightning's `gpus` means.
+fn gpus(text: &str, is_list: bool) -> Result<String, &'static str> {
+    // A list of one number is no count.
+    match Devices::of_gpus(&format!("{text}{}", if is_list { "," } else { "" })) {
+        Some(Some(devices)) => Ok(devices),
+        Some(None) => Err("give devices = \"cpu:N\" for N ranks on CPUs"),
+        None => Err(Devices::GPUS),
+    }
 }
 
 /// A TOML value as the text of a setting; arrays of strings, or of numbers, become lists.

@@ -320,6 +320,9 @@ fn errors_say_where_a_value_came_from() {
     check("batch = 0", "batch = 0 in x.toml: must be 1 or more");
     check("lr = nan", "lr = nan in x.toml: must be a finite number, above 0");
     check("bach = 1", "unknown key bach in x.toml: did you mean batch?");
+    check("gpus = 0", "x.toml: gpus = 0: give devices = \"cpu:N\" for N ranks on CPUs");
+    check("gpus = -2", "x.toml: gpus = -2: must be a number of GPUs, -1 for all, or a list such as 0,1");
+    check("gpus = 1\ndevices = \"cpu:1\"", "x.toml: devices is given twice, as devices and as gpus");
     check("[train]\nbatch = 1", "unknown key train in x.toml; see enmasse train --help");
     check("freeze_backbone = true", &format!("freeze_backbone in x.toml: {}", answer("freeze_backbone").unwrap()));
     check(
@@ -485,4 +488,18 @@ proptest! {
         let config = RunConfig { train, program: ProgramConfig { devices, ..ProgramConfig::default() } };
         prop_assert_eq!(RunConfig::from_toml(&config.to_toml()).unwrap(), config);
     }
+}
+
+/// Lightning's word is read in files too.
+#[test]
+fn gpus_are_devices() {
+    let check = |text: &str, expected: &str| {
+        let config = RunConfig::from_toml(text).unwrap();
+        assert_eq!(config.program.devices.map(|devices| devices.to_string()).as_deref(), Some(expected), "{text}");
+    };
+    check("gpus = -1", "gpu:all");
+    check("GPUS = \"-1\"", "gpu:all");
+    check("gpus = 2", "gpu:2");
+    check("gpus = [0]", "gpu:0,");
+    check("gpus = [0, 3]", "gpu:0,3");
 }

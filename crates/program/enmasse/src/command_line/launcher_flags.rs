@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use clap::{Arg, ArgMatches, value_parser};
 use enmasse::devices::AUTO;
 use enmasse_launch::{LOCAL_RANK, LaunchedRank, MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE};
-use enmasse_train::{DeviceSelection, Devices, LayeredConfig, RunConfig, SettingSource};
+use enmasse_train::{Devices, LayeredConfig, RunConfig, SettingSource};
 
 use crate::command_line::arguments::{count, option};
 use crate::command_line::settings;
@@ -132,9 +132,9 @@ impl LauncherFlags {
         };
         let refuse = |reason: &str| Err(usage!("{flag} {asked}: {reason}"));
         let devices = match asked.split_once(':') {
-            _ if flag == "--gpus" => match lightning_gpus(asked) {
+            _ if flag == "--gpus" => match Devices::of_gpus(asked) {
                 Some(devices) => devices,
-                None => return refuse("must be a number of GPUs, -1 for all, or a list such as 0,1"),
+                None => return refuse(Devices::GPUS),
             },
             None if asked == "cpu" => None,
             None if asked == "cuda" || asked == "gpu" => Some("gpu:1".to_owned()),
@@ -238,22 +238,6 @@ fn given_devices(layers: &LayeredConfig) -> Option<&Devices> {
     layers.config().program.devices.as_ref().filter(|_| is_given)
 }
 
-/// The devices that Lightning's `--gpus` means: a number of GPUs, all for -1, or a list. `None` inside for 0, which is CPUs;
-/// `None` for anything else.
-fn lightning_gpus(text: &str) -> Option<Option<String>> {
-    match text.parse::<i64>() {
-        Ok(-1) => Some(Some("gpu:all".to_owned())),
-        Ok(0) => Some(None),
-        Ok(count) if count > 0 => Some(Some(format!("gpu:{count}"))),
-        Ok(_) => None,
-        Err(_) => {
-            let numbers = text.strip_suffix(',').unwrap_or(text).split(',').map(|number| number.trim().parse().ok());
-            let selection = DeviceSelection::List(numbers.collect::<Option<_>>()?);
-            Some(Some(Devices { selection, ..Devices::new("gpu", 1) }.to_string()))
-        }
-    }
-}
-
 /// The scripts' default, -1, means that the flag was not given.
 fn said(rank: Option<&i64>) -> Option<usize> {
     rank.and_then(|&rank| usize::try_from(rank).ok())
@@ -278,6 +262,7 @@ mod tests {
     use std::path::Path;
 
     use clap::Command;
+    use enmasse_train::DeviceSelection;
 
     use super::*;
     use crate::command_line::arguments::{given, settings};

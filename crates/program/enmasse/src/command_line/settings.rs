@@ -27,6 +27,7 @@ pub fn layers(matches: &ArgMatches) -> Result<LayeredConfig, Failure> {
     let mut layers = LayeredConfig::new();
     if let Ok(Some(file)) = matches.try_get_one::<PathBuf>("config") {
         layers.file(file)?;
+        layers.remarks().iter().for_each(say);
     }
     layers.environment(std::env::vars_os())?;
     for (name, value) in given(matches) {

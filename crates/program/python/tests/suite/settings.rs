@@ -19,7 +19,9 @@ class Settings(TypedDict, total=False):
     """The keywords of `train`. None is a setting's default."""
 
     config: str | os.PathLike[str] | None
-    """Read settings from this TOML file."""
+    """Read settings from this TOML file, or from a config.py of ColossalAI's, of which nothing runs."""
+    gpus: int | str | Sequence[int] | None
+    """Lightning's word: a number of GPUs, -1 for all, or a list of them. The same as `devices`."""
 "#;
 
 /// Characters of a line.
