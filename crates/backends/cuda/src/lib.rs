@@ -34,6 +34,7 @@ mod program;
 pub mod roofline;
 mod seen;
 mod sequence;
+mod status;
 #[cfg(test)]
 mod test_support;
 mod tune;
@@ -43,3 +44,4 @@ mod work;
 pub use device::{count, idle, is_there, open, open_with};
 pub use error::CudaError;
 pub use seen::seen;
+pub use status::{GpuProcess, GpuStatus, status};

@@ -14,7 +14,7 @@ use crate::libraries::{Libraries, Library, functions};
 /// `nvmlProcessInfo_v2_t`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-struct Process {
+pub(crate) struct Process {
     pid: c_uint,
     bytes: u64,
     gpu_instance: c_uint,
@@ -24,9 +24,9 @@ struct Process {
 /// `nvmlUtilization_t`: percents of the driver's last sample, which takes between a sixth of a second and a second.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-struct Utilization {
+pub(crate) struct Utilization {
     /// In which a kernel ran.
-    gpu: c_uint,
+    pub gpu: c_uint,
     /// In which memory was read or written.
     memory: c_uint,
 }
@@ -57,7 +57,7 @@ const MAX_PROCESSES: usize = 64;
 
 /// The processes that compute on a GPU.
 #[derive(Debug, PartialEq, Eq)]
-enum Processes {
+pub(crate) enum Processes {
     /// Their numbers, and the bytes of the GPU that each has, where that is known.
     Few(Vec<(u32, Option<u64>)>),
     /// More than [`MAX_PROCESSES`], whose numbers the driver does not tell.
@@ -117,18 +117,10 @@ impl Management {
     }
 
     fn processes(&self) -> Option<Processes> {
-        let mut processes = [Process::default(); MAX_PROCESSES];
-        let mut count = MAX_PROCESSES as c_uint;
-        // SAFETY: NVML writes at most `count` processes.
-        let result = unsafe {
-            (self.functions.nvmlDeviceGetComputeRunningProcesses_v3)(self.device, &mut count, processes.as_mut_ptr())
-        };
-        let known = |process: &Process| (process.pid, Some(process.bytes).filter(|bytes| *bytes != UNKNOWN));
-        match result {
-            0 => Some(Processes::Few(processes.get(..count as usize)?.iter().map(known).collect())),
-            INSUFFICIENT_SIZE => Some(Processes::Many),
-            _ => None,
-        }
+        processes(|count, list| {
+            // SAFETY: NVML writes at most `count` processes, for which there is room.
+            unsafe { (self.functions.nvmlDeviceGetComputeRunningProcesses_v3)(self.device, count, list) }
+        })
     }
 
     /// The processes of other jobs that compute on the GPU, in words; `None` if none are known. Ranks that the same launcher
@@ -183,8 +175,20 @@ impl Management {
     }
 }
 
+/// What `ask` lists: it writes at most as many processes as it is told, says how many there are, and returns a status.
+pub(crate) fn processes(ask: impl FnOnce(&mut c_uint, *mut Process) -> c_int) -> Option<Processes> {
+    let mut list = [Process::default(); MAX_PROCESSES];
+    let mut count = MAX_PROCESSES as c_uint;
+    let known = |process: &Process| (process.pid, Some(process.bytes).filter(|bytes| *bytes != UNKNOWN));
+    match ask(&mut count, list.as_mut_ptr()) {
+        0 => Some(Processes::Few(list.get(..count as usize)?.iter().map(known).collect())),
+        INSUFFICIENT_SIZE => Some(Processes::Many),
+        _ => None,
+    }
+}
+
 /// What NVML wrote, up to the zero.
-fn text(written: &[c_char]) -> String {
+pub(crate) fn text(written: &[c_char]) -> String {
     written.iter().map(|byte| char::from(byte.to_ne_bytes()[0])).take_while(|letter| *letter != '\0').collect()
 }
 

@@ -3,7 +3,8 @@
 //
 // EMULATED_BUSY=GPU:PID:BYTES lists a process on a GPU, EMULATED_BUSY_COUNT times if that is set, and EMULATED_SLOW=GPU:BITS
 // says why the GPU lowers its clocks. EMULATED_NVML_ERROR is the status that a question about processes gets, and
-// EMULATED_DRIVER the version of the driver. EMULATED_UTILIZATION is the percentage of the time in which each GPU computes.
+// EMULATED_DRIVER the version of the driver. EMULATED_UTILIZATION is the percentage of the time in which each GPU computes. A
+// GPU has 80 GiB, of which EMULATED_BUSY's process alone has some, and is 40 degrees warm and one more by its number.
 #include <cstdio>
 #include <cstdlib>
 
@@ -21,6 +22,10 @@ struct Process {
 
 struct Utilization {
     unsigned gpu, memory;
+};
+
+struct Memory {
+    unsigned long long total, free, used;
 };
 
 // A handle is the GPU's number, plus one.
@@ -44,6 +49,39 @@ EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *address, void **device) 
     const char *gpus = getenv("EMULATED_GPUS");
     if (sscanf(address, "0000:%02x:00.0", &bus) != 1 || bus < 16 || int(bus - 16) >= (gpus ? atoi(gpus) : 1)) return NOT_FOUND;
     *device = reinterpret_cast<void *>(long(bus - 16 + 1));
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetCount_v2(unsigned *count) {
+    const char *gpus = getenv("EMULATED_GPUS");
+    *count = gpus ? unsigned(atoi(gpus)) : 1;
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
+    unsigned count = 0;
+    nvmlDeviceGetCount_v2(&count);
+    if (index >= count) return INVALID_ARGUMENT;
+    *device = reinterpret_cast<void *>(long(index + 1));
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetName(void *device, char *text, unsigned length) {
+    const int written = snprintf(text, length, "Emulated GPU %d", gpu_of(device));
+    return written < int(length) ? SUCCESS : INSUFFICIENT_SIZE;
+}
+
+EXPORT int nvmlDeviceGetMemoryInfo(void *device, Memory *memory) {
+    unsigned long long pid = 0, used = 0;
+    if (!of_gpu("EMULATED_BUSY", gpu_of(device), pid, used)) used = 0;
+    const unsigned long long total = 80ull << 30;
+    *memory = {total, total - used, used};
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *degrees) {
+    if (sensor != 0) return INVALID_ARGUMENT;
+    *degrees = unsigned(40 + gpu_of(device));
     return SUCCESS;
 }
 

@@ -17,6 +17,7 @@ mod report;
 mod self_test;
 mod serve;
 mod slurm;
+mod status;
 #[cfg(test)]
 mod tests;
 mod train;
@@ -67,6 +68,7 @@ pub fn command() -> Command {
         .subcommand(launch::command(OLD_LAUNCH).hide(true))
         .subcommand(launch::drain::command())
         .subcommand(slurm::command())
+        .subcommand(status::command())
         .subcommand(doctor::command())
         .subcommand(self_test::command())
         .subcommand(completions::command())
@@ -97,6 +99,7 @@ pub fn run(matches: Option<ArgMatches>) -> Result<(), Failure> {
         Some(("slurm", matches)) => slurm::run(matches),
         Some(("completions", matches)) => completions::run(matches, &command()),
         Some(("man", matches)) => man::run(matches, command()),
+        Some(("status", matches)) => status::run(matches),
         Some(("doctor", matches)) => doctor::run(matches),
         Some((SELF_TEST, matches)) => self_test::run(matches),
         Some(("version", _)) => {

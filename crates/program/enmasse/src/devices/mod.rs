@@ -21,6 +21,8 @@ use enmasse_device::{Device, DeviceError, DeviceRequest, Seen};
 use enmasse_train::ProgramConfig;
 
 #[cfg(feature = "gpu")]
+pub use enmasse_cuda::{GpuProcess, GpuStatus};
+#[cfg(feature = "gpu")]
 pub use self_test::{has_passed, self_test};
 pub use share::Share;
 
@@ -116,6 +118,12 @@ pub fn count(kind: &str) -> Option<usize> {
 /// The numbers of a kind's devices on which no program computes, where devices have numbers and tell.
 pub fn idle(kind: &str) -> Option<Vec<usize>> {
     find(kind).ok()?.numbered.and_then(|numbered| (numbered.idle)())
+}
+
+/// All GPUs of this machine, as NVIDIA's management library sees them now; `None` without it. None is opened.
+#[cfg(feature = "gpu")]
+pub fn gpus() -> Option<Vec<GpuStatus>> {
+    enmasse_cuda::status()
 }
 
 /// The kind with that name.

@@ -47,6 +47,7 @@ mod slurm_gpus;
 mod slurm_script;
 mod sources;
 mod stage;
+mod status;
 mod stopping;
 mod tasks;
 mod terminal;

@@ -90,6 +90,7 @@ const COMMANDS: &[&str] = &[
     "slurm submit",
     "slurm status",
     "slurm check",
+    "status",
     "doctor",
 ];
 

@@ -12,7 +12,7 @@ mod model;
 mod nearest;
 mod page;
 mod ranks;
-mod run;
+pub mod run;
 mod samples;
 mod series;
 mod watch;
