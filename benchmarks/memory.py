@@ -24,6 +24,7 @@ VARIANTS = [
     "--precision bf16",
     "--recompute",
     "--recompute 80%",
+    "--recompute 60%",
     "--accumulate 3",
     "--shards 4 --sync-bn",
     "--freeze-layers",
