@@ -170,7 +170,7 @@ impl Estimate {
         let (mut bytes, mut work, mut spans) = (vec![0; count], vec![0; count], Vec::new());
         for block in 0..count {
             let of_block = |id: &ValueId| blocks.of(*id) == Some(block);
-            let touches = |at: &usize| nodes[*at].inputs.iter().chain(&nodes[*at].outputs).any(|id| of_block(id));
+            let touches = |at: &usize| nodes[*at].inputs.iter().chain(&nodes[*at].outputs).any(&of_block);
             let last = (0..backward).rev().find(touches).unwrap_or(0);
             let first = (backward..nodes.len()).find(touches).unwrap_or(last);
             let kept = lives.iter().filter(|(id, life)| of_block(id) && life.0 <= last && life.1 >= first);
