@@ -5,6 +5,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::algorithm::Algorithm;
 use crate::cause::Cause;
 use crate::element::{Element, Reduction};
 use crate::engine::Handle;
@@ -58,7 +59,8 @@ impl Group {
         }
     }
 
-    /// The sum over all ranks, in the fixed tree of [`crate::tree_fold`], on every rank.
+    /// The sum over all ranks, in the fixed tree of [`crate::tree_fold`] or the order of the group's own
+    /// [`GroupOptions::all_reduce`](crate::GroupOptions::all_reduce), on every rank.
     ///
     /// # Errors
     /// The group's [`Cause`]: a rank calls another operation, has failed or left, or comes too late.
@@ -75,7 +77,16 @@ impl Group {
         self.run(Operation { reduction, ..self.sum_of(Kind::AllReduce, pointer, data.len()) })
     }
 
-    /// Combines the ranks' `data` as by [`Group::all_reduce_with`], with the same bits, on rank `root` alone. On the other ranks the
+    /// The sum over all ranks by an algorithm, whatever the group's own is.
+    ///
+    /// # Errors
+    /// The group's [`Cause`]: its ranks have too few connections for the algorithm, a rank calls another operation, has failed
+    /// or left, or comes too late.
+    pub fn all_reduce_by<T: Element>(&self, data: &mut [T], algorithm: Algorithm) -> Result<(), Arc<Cause>> {
+        self.run(Operation { algorithm, ..self.sum_of(Kind::AllReduce, data.as_mut_ptr(), data.len()) })
+    }
+
+    /// Combines the ranks' `data` as by [`Group::all_reduce_with`] in the tree, with the same bits, on rank `root` alone. On the other ranks the
     /// data are undefined afterwards.
     ///
     /// # Errors
@@ -97,7 +108,7 @@ impl Group {
     }
 
     /// The sum over `shards` shards in the fixed tree of [`crate::tree_fold`], on every rank. The bits do not depend on
-    /// how a [`ShardMap`] divides the shards among ranks.
+    /// how a [`ShardMap`] divides the shards among ranks, unless the group has another [`Algorithm`].
     ///
     /// A rank first adds up its own shards wherever they form whole subtrees ([`ShardMap::schedule`]). Partial sum j is
     /// the `len` elements of `data` from `j * stride`. The first `len` elements become the result; the others are
@@ -310,7 +321,12 @@ impl Group {
 
     /// A sum over ranks that have one shard each.
     pub(crate) fn sum_of<T: Element>(&self, kind: Kind, data: *mut T, len: usize) -> Operation {
-        Operation { shards: ShardMap::one_each(self.world_size()), ..Operation::new(kind, data, data, len) }
+        let algorithm = match kind {
+            Kind::AllReduce => self.core.group_state.options.all_reduce,
+            _ => Algorithm::Tree,
+        };
+        let shards = ShardMap::one_each(self.world_size());
+        Operation { algorithm, shards, ..Operation::new(kind, data, data, len) }
     }
 
     /// The operation, whose input or output has its `count` elements for each rank.

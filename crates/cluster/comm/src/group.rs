@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use crate::algorithm::Algorithm;
 use crate::cause::{Cause, CauseKind, host_name};
 use crate::engine::Engine;
 use crate::error::JoinError;
@@ -198,6 +199,11 @@ impl Group {
     }
 
     /// Bytes of the memory through which the group's data pass in this process. The kernel gives it when it is first used.
+    /// The algorithm of this group's all-reduces.
+    pub fn all_reduce_algorithm(&self) -> Algorithm {
+        self.core.group_state.options.all_reduce
+    }
+
     pub fn buffer_bytes(&self) -> usize {
         self.core.engine.as_ref().map_or(0, Engine::buffer_bytes)
     }

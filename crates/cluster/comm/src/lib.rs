@@ -33,6 +33,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod algorithm;
 mod arrivals;
 mod awake;
 mod cause;
@@ -63,6 +64,7 @@ mod received;
 #[cfg(test)]
 mod relay_tests;
 mod rendezvous;
+mod rounds;
 mod server;
 mod shards;
 mod split;
@@ -75,6 +77,7 @@ mod watch;
 mod watchdog;
 
 pub use cause::{Cause, CauseKind, host_name};
+pub use algorithm::Algorithm;
 pub use clock::{Clock, ClockOffset};
 pub use collectives::Reduce;
 pub use compare::ComparedText;

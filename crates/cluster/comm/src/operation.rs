@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
+use crate::algorithm::Algorithm;
 use crate::element::{DType, Element, Reduction};
 use crate::group_path::GroupPath;
 use crate::pieces::piece;
 use crate::shards::ShardMap;
 
 /// Version of headers and protocol; ranks of different versions do not communicate.
-pub(crate) const PROTOCOL: u32 = 8;
+pub(crate) const PROTOCOL: u32 = 9;
 /// Values that have codes in headers, which are their places here, from 1.
 const DTYPES: [DType; 7] = [DType::F32, DType::F64, DType::U8, DType::I32, DType::I64, DType::Bf16, DType::F16];
 const REDUCTIONS: [Reduction; 4] = [Reduction::Sum, Reduction::Max, Reduction::Min, Reduction::Product];
@@ -59,6 +60,8 @@ pub(crate) struct Operation {
     pub kind: Kind,
     pub dtype: DType,
     pub reduction: Reduction,
+    /// That of an all-reduce.
+    pub algorithm: Algorithm,
     /// The rank that sends in a broadcast, scatter or transfer, or that gets the result of a reduce or gather.
     pub root: usize,
     /// The shards that a reduction sums over; a single shard in any other operation.
@@ -89,6 +92,7 @@ impl Operation {
             kind,
             dtype: T::DTYPE,
             reduction: Reduction::Sum,
+            algorithm: Algorithm::Tree,
             root: 0,
             shards: ShardMap::one_each(1),
             count,
@@ -109,6 +113,7 @@ impl Operation {
     /// The header, on which all ranks must agree.
     pub(crate) fn header(&self, identity: Identity) -> Header {
         let code = u64::from(PROTOCOL) << 32
+            | code_of(&Algorithm::ALL, self.algorithm) << 24
             | (self.kind as u64) << 16
             | code_of(&DTYPES, self.dtype) << 8
             | code_of(&REDUCTIONS, self.reduction);
@@ -225,8 +230,14 @@ impl Header {
         let [code, _, _, _, count, root, _, group] = self.0;
         let dtype = name_of(&DTYPES, code >> 8, DType::name);
         let reduction = name_of(&REDUCTIONS, code, Reduction::name);
-        let operation = match code >> 16 & 0xffff {
-            1 => format!("all_reduce({reduction}) of {count} {dtype}"),
+        let operation = match code >> 16 & 0xff {
+            1 if code_of(&Algorithm::ALL, Algorithm::Tree) == code >> 24 & 0xff => {
+                format!("all_reduce({reduction}) of {count} {dtype}")
+            }
+            1 => {
+                let algorithm = name_of(&Algorithm::ALL, code >> 24, Algorithm::name);
+                format!("all_reduce({reduction}) of {count} {dtype} by {algorithm}")
+            }
             2 => format!("broadcast of {count} {dtype} from rank {root}"),
             3 => format!("all_gather of {count} {dtype}"),
             4 => "barrier".to_owned(),
@@ -287,6 +298,8 @@ mod tests {
         let other = Operation { kind: Kind::Broadcast, root: 3, dtype: DType::I64, ..operation };
         let other = other.header(Identity { attempt: 0, ..identity });
         assert_eq!(other.describe_against(&header), "broadcast of 1000 i64 from rank 3 #17 (attempt 0, membership 2)");
+        let other = Operation { algorithm: Algorithm::Ring, ..operation }.header(identity);
+        assert_eq!(other.describe_against(&header), "all_reduce(sum) of 1000 f32 by ring #17");
         let other = Operation { shards: ShardMap::new(4, 3).unwrap(), ..operation }.header(identity);
         assert_eq!(other.describe_against(&header), "all_reduce(sum) of 1000 f32 #17 (over 4 shards)");
         let group = GroupPath::default().child(1).and_then(|path| path.child(0)).unwrap();

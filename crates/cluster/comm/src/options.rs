@@ -6,9 +6,13 @@
 
 use std::time::{Duration, Instant};
 
+use crate::algorithm::Algorithm;
+
 /// A group's options besides its members and transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupOptions {
+    /// The algorithm of the group's all-reduces; the same on all ranks.
+    pub all_reduce: Algorithm,
     /// Delay before each operation, which simulates a slow network in tests of overlap.
     pub delay_per_operation: Duration,
     /// How long a rank waits in an operation before the group fails and names the missing ranks: ten minutes, like
@@ -21,6 +25,7 @@ pub struct GroupOptions {
 impl Default for GroupOptions {
     fn default() -> Self {
         GroupOptions {
+            all_reduce: Algorithm::default(),
             delay_per_operation: Duration::ZERO,
             timeout: Duration::from_secs(600),
             stall_warning: Duration::from_secs(30),

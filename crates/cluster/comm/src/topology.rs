@@ -27,6 +27,8 @@ pub(crate) struct Topology {
     /// Ranges of adjacent ranks of one node, each as long as possible. Together they are all ranks, in order.
     runs: Vec<Run>,
     channels: usize,
+    /// Whether each rank is connected with all ranks of other nodes, and not only with those of its channels.
+    is_meshed: bool,
 }
 
 /// Adjacent ranks of one node. The sum of their shards travels as one wherever the tree over shards allows.
@@ -56,12 +58,22 @@ impl Topology {
             }
         }
         let channels = nodes.iter().map(Vec::len).max().unwrap_or(1);
-        Topology { seats, nodes, runs, channels }
+        Topology { seats, nodes, runs, channels, is_meshed: false }
     }
 
     /// Every rank on a node of its own.
     pub(crate) fn apart(ranks: usize) -> Self {
         Self::new(&(0..ranks).collect::<Vec<_>>())
+    }
+
+    /// The same ranks, each connected with all ranks of other nodes: what algorithms other than the tree need.
+    pub(crate) fn meshed(self) -> Self {
+        Topology { is_meshed: true, ..self }
+    }
+
+    /// Whether each rank is connected with all ranks of other nodes.
+    pub(crate) fn connects_all(&self) -> bool {
+        self.is_meshed || self.channels == 1
     }
 
     /// The ranks of each node, in order.
@@ -117,7 +129,11 @@ impl Topology {
 
     /// The ranks with which a rank is connected, in order.
     pub(crate) fn peers_of(&self, rank: usize) -> impl Iterator<Item = usize> {
-        (0..self.seats.len()).filter(move |&other| !self.common(rank, other).is_empty())
+        let is_peer = move |other: usize| match self.is_meshed {
+            true => self.node_of(other) != self.node_of(rank),
+            false => !self.common(rank, other).is_empty(),
+        };
+        (0..self.seats.len()).filter(move |&other| is_peer(other))
     }
 
     /// The part of `owned`, a range of elements of `size` bytes that `owner` owns, that travels in one of its channels.
@@ -167,6 +183,11 @@ mod tests {
         check("aaab", 2, &[&[3], &[3], &[3], &[0, 1, 2]]);
         check("abcc", 3, &[&[1, 2, 3], &[0, 2, 3], &[0, 1], &[0, 1]]);
         check("aaabb", 2, &[&[3], &[3], &[4], &[0, 1], &[2]]);
+        let meshed = Topology::new(&["a", "a", "b", "b"]).meshed();
+        let peers: Vec<Vec<usize>> = (0..4).map(|rank| meshed.peers_of(rank).collect()).collect();
+        assert_eq!(peers, [[2, 3], [2, 3], [0, 1], [0, 1]]);
+        let connects = ["ab", "aab"].map(|names| Topology::new(&names.chars().collect::<Vec<_>>()).connects_all());
+        assert_eq!((connects, meshed.connects_all()), ([true, false], true));
     }
 
     proptest! {

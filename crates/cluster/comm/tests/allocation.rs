@@ -6,8 +6,8 @@ mod common;
 
 use std::sync::{Arc, Barrier};
 
-use common::{groups, run_ranks};
-use enmasse_comm::Group;
+use common::{groups, groups_by, run_ranks};
+use enmasse_comm::{Algorithm, Group};
 use test_support::heap::allocations;
 
 /// A step as in training: buckets in flight, small sums in between.
@@ -32,6 +32,14 @@ fn step(group: &Group, buckets: &mut [Vec<f32>; 3], gathered: &mut [i64]) {
     group.check().unwrap();
 }
 
+/// Sums by every algorithm, over several chunks and over partial sums.
+fn sums(group: &Group, data: &mut [f32]) {
+    for algorithm in Algorithm::ALL {
+        group.all_reduce_by(data, algorithm).unwrap();
+    }
+    group.all_reduce_shards(&mut [1f32; 80], 35, 40, 7).unwrap();
+}
+
 #[test]
 fn steps_allocate_nothing() {
     for transport in ["threads", "shared", "tcp", "pairs", "cyclic"] {
@@ -54,6 +62,22 @@ fn steps_allocate_nothing() {
             let counted = allocations() - before;
             aligned.wait();
             assert_eq!((follower.operations().len(), follower.lost()), (8 * 11, 0));
+            counted
+        });
+        assert_eq!(counts, [0; 3], "{transport}");
+    }
+    for transport in ["threads", "shared", "tcp", "cyclic"] {
+        let aligned = Arc::new(Barrier::new(3));
+        let counts = run_ranks(groups_by(3, transport, Algorithm::Ring), move |group| {
+            let mut data = vec![1f32; 500_000];
+            sums(&group, &mut data);
+            aligned.wait();
+            let before = allocations();
+            aligned.wait();
+            sums(&group, &mut data);
+            aligned.wait();
+            let counted = allocations() - before;
+            aligned.wait();
             counted
         });
         assert_eq!(counts, [0; 3], "{transport}");

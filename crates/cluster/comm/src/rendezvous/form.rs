@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use super::{JoinError, TransportChoice, connect};
+use crate::algorithm::Algorithm;
 use crate::cause::host_name;
 use crate::error::files_limit;
 use crate::group_path::GroupPath;
@@ -54,6 +55,8 @@ pub(crate) struct Connectivity {
     pub transport: TransportChoice,
     /// See [`crate::Rendezvous::node`].
     pub node: Option<String>,
+    /// See [`crate::GroupOptions::all_reduce`].
+    pub all_reduce: Algorithm,
     /// `None` for ranks that are threads of one process: they open no connections.
     pub network: Option<Network>,
 }
@@ -71,7 +74,7 @@ pub(crate) struct Network {
 impl Connectivity {
     /// The reach of ranks that are threads of one process.
     pub(crate) fn within_process() -> Self {
-        Connectivity { transport: TransportChoice::Shared, node: None, network: None }
+        Connectivity { transport: TransportChoice::Shared, node: None, all_reduce: Algorithm::Tree, network: None }
     }
 }
 
@@ -100,6 +103,8 @@ pub(crate) struct RankInfo {
     /// own.
     pub network: String,
     pub transport: String,
+    /// The algorithm of all-reduces.
+    pub all_reduce: String,
 }
 
 impl RankInfo {
@@ -117,6 +122,7 @@ impl RankInfo {
             place: format!("{} {user}", namespace("pid").display()),
             network: format!("{} {}", namespace("net").display(), node.replace('\n', " ")),
             transport: connectivity.transport.to_string(),
+            all_reduce: connectivity.all_reduce.to_string(),
         })
     }
 
@@ -126,13 +132,14 @@ impl RankInfo {
     }
 
     pub(crate) fn to_text(&self) -> String {
-        [&*self.host, &self.machine, &self.place, &self.network, &self.transport].join("\n")
+        [&*self.host, &self.machine, &self.place, &self.network, &self.transport, &self.all_reduce].join("\n")
     }
 
     pub(crate) fn from_text(text: &str) -> Option<Self> {
-        let mut lines = text.splitn(5, '\n').map(str::to_owned);
+        let mut lines = text.splitn(6, '\n').map(str::to_owned);
         let mut line = || lines.next();
-        Some(RankInfo { host: line()?, machine: line()?, place: line()?, network: line()?, transport: line()? })
+        let (host, machine, place, network) = (line()?, line()?, line()?, line()?);
+        Some(RankInfo { host, machine, place, network, transport: line()?, all_reduce: line()? })
     }
 }
 
@@ -167,13 +174,18 @@ impl Seat<'_> {
         let infos = board.exchange("card", &RankInfo::own(self.connectivity)?.to_text())?;
         let infos = infos.iter().map(|text| RankInfo::from_text(text)).collect::<Option<Vec<_>>>();
         let infos = infos.ok_or_else(|| board.nonsense("a malformed description"))?;
-        if let Some(rank) = infos.iter().position(|info| info.transport != infos[0].transport) {
-            let why = format!(
-                "the transport is {} on rank {} and {} on rank {}: start all ranks with the same options",
-                infos[0].transport, self.job_ranks[0], infos[rank].transport, self.job_ranks[rank]
-            );
-            let rank = self.job_ranks[self.rank];
-            return Err(JoinError::Refused { rank, address: self.address.to_owned(), why });
+        let options: [(&str, fn(&RankInfo) -> &str); 2] =
+            [("the transport", |info| &info.transport), ("the algorithm of all-reduces", |info| &info.all_reduce)];
+        for (what, option) in options {
+            if let Some(rank) = infos.iter().position(|info| option(info) != option(&infos[0])) {
+                let [first, other] = [0, rank].map(|rank| (option(&infos[rank]), self.job_ranks[rank]));
+                let why = format!(
+                    "{what} is {} on rank {} and {} on rank {}: start all ranks with the same options",
+                    first.0, first.1, other.0, other.1
+                );
+                let rank = self.job_ranks[self.rank];
+                return Err(JoinError::Refused { rank, address: self.address.to_owned(), why });
+            }
         }
         let members =
             Members { rank: self.rank, job_ranks: self.job_ranks.clone(), identity: self.identity, path: self.path };
@@ -182,6 +194,7 @@ impl Seat<'_> {
             TransportChoice::Tcp => Sharing { topology: Topology::apart(infos.len()), region: None, problems: vec![] },
             TransportChoice::Auto | TransportChoice::Shared | TransportChoice::Mpi(_) => self.share(board, &infos)?,
         };
+        let topology = if self.connectivity.all_reduce == Algorithm::Tree { topology } else { topology.meshed() };
         let mut way = topology.describe("TCP");
         let mut refused = None;
         let network = self.connectivity.network.as_ref().filter(|_| choice != TransportChoice::Shared);
@@ -429,7 +442,8 @@ mod tests {
     /// What a rank publishes: the machine, the place there, and the network.
     fn info([machine, place, network]: [&str; 3]) -> RankInfo {
         let [machine, place, network] = [machine, place, network].map(str::to_owned);
-        RankInfo { host: "h".into(), machine, place, network, transport: "auto".into() }
+        let (transport, all_reduce) = ("auto".into(), "tree".into());
+        RankInfo { host: "h".into(), machine, place, network, transport, all_reduce }
     }
 
     /// The node of each rank, whether it has memory, and the problems, as ranks 1 and 2 of 3 see them for the path that rank

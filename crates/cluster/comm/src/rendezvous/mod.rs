@@ -188,7 +188,8 @@ impl Rendezvous {
         let entrance = entrance.map_err(|error| error.of_rank_here(rank))?;
         let Entrance { ip, store_ip: ip_of_rank_0, .. } = entrance;
         let network = Network { token: entrance.token.clone(), ip, ip_of_rank_0 };
-        let connectivity = Connectivity { transport: self.transport, node: self.node.clone(), network: Some(network) };
+        let (node, all_reduce) = (self.node.clone(), self.options.all_reduce);
+        let connectivity = Connectivity { transport: self.transport, node, all_reduce, network: Some(network) };
         let (job_ranks, path, address) = ((0..self.world_size).collect(), GroupPath::default(), &*self.address);
         let identity = self.identity();
         let seat = Seat { rank, job_ranks, path, identity, connectivity: &connectivity, address, deadline };

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::region::{Counters, Layout, Region, SLOTS};
 use super::{DIRECT_BYTES, Members, RunningOperation, SLEEP, SPIN, Stop, Transport, copy};
+use crate::algorithm::Algorithm;
 use crate::element::{Element, with_element};
 use crate::failure::Failure;
 use crate::operation::{Header, Kind, Operation};
@@ -24,6 +25,7 @@ use crate::tree::tree_reduce;
 
 mod exchange;
 
+mod rounds;
 /// Bytes of a slot: small enough for all slots in use to stay in the caches.
 const SLOT_BYTES: usize = 256 << 10;
 
@@ -32,6 +34,8 @@ pub(crate) struct SharedTransport {
     region: Arc<Region>,
     members: Members,
     /// Number of chunks done in all operations; equal on all ranks between operations.
+    /// The ranks of the one node.
+    nodes: [Vec<usize>; 1],
     chunk: u64,
     spin: Duration,
 }
@@ -47,7 +51,8 @@ impl SharedTransport {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         // With fewer cores than ranks, spinning only takes the core from the awaited rank.
         let spin = if members.world_size() <= cores { SPIN } else { Duration::ZERO };
-        SharedTransport { region, members, chunk: 0, spin }
+        let nodes = [(0..members.world_size()).collect()];
+        SharedTransport { region, members, nodes, chunk: 0, spin }
     }
 
     fn own(&self) -> &Counters {
@@ -335,6 +340,9 @@ impl Transport for SharedTransport {
 
     fn buffer_bytes(&self) -> usize {
         self.members.world_size() * SLOTS * SLOT_BYTES
+            Kind::AllReduce if operation.algorithm != Algorithm::Tree => {
+                with_element!(operation.dtype, T => self.all_reduce_in_rounds::<T>(running))
+            }
     }
 
     fn region(&self) -> Option<Arc<Region>> {

@@ -1,5 +1,6 @@
 //! One program of tests: it is linked once, and its tests run side by side.
 
+mod algorithms;
 #[path = "../cases/mod.rs"]
 mod cases;
 mod common;

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use super::queue::Bytes;
 use super::region::{Counters, Layout, Region, SLOTS};
 use super::{DIRECT_BYTES, Members, RunningOperation, SLEEP, SPIN, Stop, Transport, copy};
+use crate::algorithm::Algorithm;
 use crate::cause::CauseKind;
 use crate::element::with_element;
 use crate::failure::Failure;
@@ -38,6 +39,7 @@ mod gather;
 mod peers;
 mod reduce;
 pub(crate) mod sockets;
+mod rounds;
 #[cfg(test)]
 mod tests;
 
@@ -369,6 +371,9 @@ impl HierarchicalTransport {
                 self.agree_with_peers(running)?;
             }
             // A sum for one rank travels as one for all does.
+            Kind::AllReduce if running.operation.algorithm != Algorithm::Tree => {
+                with_element!(running.operation.dtype, T => self.all_reduce_in_rounds::<T>(running))?
+            }
             Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter => {
                 with_element!(running.operation.dtype, T => self.reduce::<T>(running))?
             }

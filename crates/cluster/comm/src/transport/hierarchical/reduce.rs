@@ -177,7 +177,7 @@ impl HierarchicalTransport {
         }
     }
 
-    fn is_on_node(&self, rank: usize) -> bool {
+    pub(super) fn is_on_node(&self, rank: usize) -> bool {
         self.topology.node_of(rank) == self.topology.node_of(self.members.rank)
     }
 

@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use enmasse_comm::{Group, JoinError, Rendezvous, TransportChoice};
+use enmasse_comm::{Algorithm, Group, GroupOptions, JoinError, Rendezvous, TransportChoice};
 
 /// Far longer than any test of this crate needs.
 pub const DEADLINE: Duration = Duration::from_secs(300);
@@ -109,4 +109,32 @@ pub fn kept_groups(n: usize, transport: &'static str) -> Vec<Group> {
         static GROUPS: RefCell<HashMap<(usize, &'static str), Vec<Group>>> = RefCell::default();
     }
     GROUPS.with_borrow_mut(|all| all.entry((n, transport)).or_insert_with(|| groups(n, transport)).clone())
+}
+
+/// The ranks of each node of `n` ranks over one of [`TRANSPORTS`], in the order of their first ranks.
+pub fn nodes(n: usize, transport: &str) -> Vec<Vec<usize>> {
+    let name = |rank: usize| match transport {
+        "threads" | "shared" => 0,
+        "tcp" => rank,
+        _ => node(transport, rank, n).unwrap_or(0),
+    };
+    let mut nodes: Vec<Vec<usize>> = vec![];
+    for rank in 0..n {
+        match nodes.iter_mut().find(|node| name(node[0]) == name(rank)) {
+            Some(node) => node.push(rank),
+            None => nodes.push(vec![rank]),
+        }
+    }
+    nodes
+}
+
+/// A group of `n` ranks over one of [`TRANSPORTS`], whose all-reduces go by an algorithm.
+pub fn groups_by(n: usize, transport: &str, all_reduce: Algorithm) -> Vec<Group> {
+    let options = GroupOptions { all_reduce, ..GroupOptions::default() };
+    if transport == "threads" {
+        return Group::threads_with(n, options).unwrap();
+    }
+    let mut ranks = rendezvous_over(n, transport);
+    ranks.iter_mut().for_each(|rank| rank.options = options);
+    join_all(ranks).into_iter().map(Result::unwrap).collect()
 }
