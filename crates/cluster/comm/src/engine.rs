@@ -17,6 +17,7 @@ use crate::locks::{lock, wait};
 use crate::memory::RegisteredMemory;
 use crate::operation::Operation;
 use crate::options::GroupOptions;
+use crate::traffic::Traffic;
 use crate::transport::{RunningOperation, Stop, Transport};
 
 /// Limit of queued operations, beyond which starting another one waits; far above the buckets of any plan.
@@ -117,6 +118,11 @@ impl Engine {
     /// See [`Transport::buffer_bytes`].
     pub(crate) fn buffer_bytes(&self) -> usize {
         lock(&self.shared.transport).buffer_bytes()
+    }
+
+    /// See [`Transport::traffic`].
+    pub(crate) fn traffic(&self) -> Traffic {
+        lock(&self.shared.transport).traffic()
     }
 
     /// See [`Transport::register_memory`].

@@ -15,6 +15,7 @@ use crate::operation::{Identity, Operation};
 use crate::options::GroupOptions;
 use crate::rendezvous::Liveness;
 use crate::rendezvous::form::Connectivity;
+use crate::traffic::Traffic;
 use crate::transport::region::Region;
 use crate::transport::shared::SharedTransport;
 use crate::transport::{Members, Transport};
@@ -198,14 +199,19 @@ impl Group {
         &self.core.ways
     }
 
-    /// Bytes of the memory through which the group's data pass in this process. The kernel gives it when it is first used.
     /// The algorithm of this group's all-reduces.
     pub fn all_reduce_algorithm(&self) -> Algorithm {
         self.core.group_state.options.all_reduce
     }
 
+    /// Bytes of the memory through which the group's data pass in this process. The kernel gives it when it is first used.
     pub fn buffer_bytes(&self) -> usize {
         self.core.engine.as_ref().map_or(0, Engine::buffer_bytes)
+    }
+
+    /// What this rank has exchanged with others so far, in operations that have ended. Waits for one that is under way.
+    pub fn traffic(&self) -> Traffic {
+        self.core.engine.as_ref().map_or(Traffic::default(), Engine::traffic)
     }
 
     /// Whether this is rank 0, which prints and writes files.

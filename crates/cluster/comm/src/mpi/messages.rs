@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::ops::Range;
+use std::ops::{Add, Range};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,7 @@ use super::sys::Handle;
 use crate::failure::Failure;
 use crate::memory::Mapping;
 use crate::operation::{HEADER_BYTES, Header};
+use crate::traffic::Traffic;
 use crate::transport::DIRECT_BYTES;
 use crate::transport::hierarchical::{Links, Peer, SegmentSizes};
 use crate::transport::queue::{Bytes, Queue};
@@ -65,6 +66,8 @@ struct Line<H> {
     unpacked: Range<usize>,
     /// Packs sent so far.
     packs: usize,
+    /// Bytes handed to MPI, and taken from it, so far.
+    traffic: Traffic,
 }
 
 struct Sent<H> {
@@ -96,7 +99,7 @@ impl<H: Handle> Messages<H> {
             // Pages that no message touches use no memory.
             let staging = ManuallyDrop::new(Mapping::private(STAGED + (1 + AT_ONCE) * PACK)?);
             let (sent, received) = (VecDeque::with_capacity(AT_ONCE), VecDeque::with_capacity(AT_ONCE));
-            Ok(Line { peer, sent, received, staging, staged: 0, unpacked: 0..0, packs: 0 })
+            Ok(Line { peer, sent, received, staging, staged: 0, unpacked: 0..0, packs: 0, traffic: Traffic::default() })
         };
         let lines = peers.into_iter().map(line).collect::<io::Result<_>>()?;
         Process::enter();
@@ -120,11 +123,16 @@ impl<H: Handle> Line<H> {
         while let Some(Receipt { request, to }) = self.received.front_mut()
             && let Some(status) = mpi.test(request)?
         {
+            let come = match *to {
+                Destination::Itself | Destination::Staging(_) => peer.receiving.get(0).map_or(0, |bytes| bytes.len),
+                Destination::Pack => mpi.received(&status)?,
+            };
+            self.traffic.received += come as u64;
             match *to {
                 Destination::Itself => end_first(&mut peer.receiving),
                 Destination::Staging(at) => take(&self.staging, at, &mut peer.receiving),
                 Destination::Pack => {
-                    self.unpacked = STAGED..STAGED + mpi.received(&status)?;
+                    self.unpacked = STAGED..STAGED + come;
                     self.unpack(&mut peer.receiving)?;
                 }
             }
@@ -145,6 +153,7 @@ impl<H: Handle> Line<H> {
             // SAFETY: guaranteed by the caller of `Queue::begin`, or a pack, whose place is used again once this one has been
             // sent. After a failure no call is made any more, and other processes that still read the bytes do not change them.
             let request = unsafe { mpi.send(from, len, self.peer, tag) }?;
+            self.traffic.sent += len as u64;
             self.sent.push_back(Sent { request, messages });
             begun += messages;
         }
@@ -282,6 +291,10 @@ impl<H: Handle> Links for Messages<H> {
 
     fn keeps_memory(&self) -> bool {
         !self.lines.iter().all(Line::is_quiet)
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.lines.iter().map(|line| line.traffic).fold(Traffic::default(), Traffic::add)
     }
 
     fn segments(&self) -> SegmentSizes {

@@ -2,7 +2,7 @@
 //! the process's start and end in MPI, which do.
 //!
 //! MPI takes the place of TCP between nodes (`hierarchical::Links`). It carries messages by
-//! `MPI_Isend` and `MPI_Irecv`, and adds nothing up: sums keep the fixed tree, which MPI's own
+//! `MPI_Isend` and `MPI_Irecv`, and adds nothing up: sums keep their order, which MPI's own
 //! reductions do not have, and late ranks are known. The rendezvous, heartbeats and causes are
 //! those of every group.
 //!
@@ -17,6 +17,7 @@ mod family;
 mod library;
 mod messages;
 mod process;
+mod sums;
 mod sys;
 
 use std::ffi::{c_char, c_int};
@@ -32,6 +33,7 @@ use library::Loaded;
 pub(crate) use library::hangs_between_hosts;
 use messages::Messages;
 pub(crate) use process::Process;
+pub use sums::MpiSums;
 use sys::{Functions, Handle, MAX_ERROR, Number, Objects, Pointer, SUCCESS, Status, THREAD_SERIALIZED};
 
 /// A library, whatever its handles are.
@@ -44,6 +46,9 @@ pub(crate) trait Runtime: Send + Sync {
 
     /// Leaves them. Blocks.
     fn end(&self);
+
+    /// The library's own sum over all processes, in place. Blocks.
+    fn all_reduce(&self, data: &mut [f32]) -> io::Result<()>;
 
     /// Links to the processes with these numbers, by messages with a tag of their own.
     fn links(self: Arc<Self>, peers: Vec<usize>, tag: i32) -> io::Result<Box<dyn Links>>;
@@ -170,6 +175,16 @@ impl<H: Handle> Runtime for Mpi<H> {
         let _call = lock(&self.calls);
         // SAFETY: `Process` calls this once, after the start, when no message is under way. An error has nobody to go to.
         let _ = unsafe { (self.functions.MPI_Finalize)() };
+    }
+
+    fn all_reduce(&self, data: &mut [f32]) -> io::Result<()> {
+        let (Objects { world, float, sum, in_place, .. }, count) = (&self.objects, count(data.len())?);
+        let in_place = std::ptr::without_provenance(in_place.cast_unsigned());
+        let _call = lock(&self.calls);
+        // SAFETY: the data are valid and this call's alone; the first address says that they are the operand, too.
+        let code =
+            unsafe { (self.functions.MPI_Allreduce)(in_place, data.as_mut_ptr().cast(), count, *float, *sum, *world) };
+        self.check("MPI_Allreduce", code)
     }
 
     fn links(self: Arc<Self>, peers: Vec<usize>, tag: i32) -> io::Result<Box<dyn Links>> {

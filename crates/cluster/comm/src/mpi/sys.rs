@@ -67,6 +67,14 @@ functions! {
             communicator: H,
             request: *mut H,
         ) -> c_int;
+        fn MPI_Allreduce(
+            from: *const c_void,
+            to: *mut c_void,
+            count: c_int,
+            datatype: H,
+            operation: H,
+            communicator: H,
+        ) -> c_int;
         fn MPI_Test(request: *mut H, done: *mut c_int, status: *mut Status) -> c_int;
         fn MPI_Get_count(status: *const Status, datatype: H, count: *mut c_int) -> c_int;
     }
@@ -93,6 +101,12 @@ pub(super) struct Objects<H> {
     pub world: H,
     /// `MPI_BYTE`
     pub byte: H,
+    /// `MPI_FLOAT`
+    pub float: H,
+    /// `MPI_SUM`
+    pub sum: H,
+    /// `MPI_IN_PLACE`, which is an address.
+    pub in_place: isize,
     /// `MPI_REQUEST_NULL`
     pub no_request: H,
     /// `MPI_ERRORS_RETURN`
@@ -120,6 +134,9 @@ impl Handle for Pointer {
         Ok(Objects {
             world: object("ompi_mpi_comm_world")?,
             byte: object("ompi_mpi_byte")?,
+            float: object("ompi_mpi_float")?,
+            sum: object("ompi_mpi_op_sum")?,
+            in_place: 1,
             no_request: object("ompi_request_null")?,
             errors_return: object("ompi_mpi_errors_return")?,
         })
@@ -136,6 +153,9 @@ impl Handle for Number {
         Ok(Objects {
             world: Number(0x4400_0000),
             byte: Number(0x4c00_010d),
+            float: Number(0x4c00_040a),
+            sum: Number(0x5800_0003),
+            in_place: -1,
             no_request: Number(0x2c00_0000),
             errors_return: Number(0x5400_0001),
         })

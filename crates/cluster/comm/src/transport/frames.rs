@@ -31,11 +31,18 @@ pub(crate) struct Sending {
     sealed: usize,
     /// Those that have been sent.
     sent: usize,
+    /// Bytes sent so far.
+    bytes: u64,
 }
 
 impl Sending {
     pub(crate) fn new(outbound: Outbound) -> Self {
-        Sending { outbound, record: vec![0; RECORD_BYTES].into(), sealed: 0, sent: 0 }
+        Sending { outbound, record: vec![0; RECORD_BYTES].into(), sealed: 0, sent: 0, bytes: 0 }
+    }
+
+    /// Bytes sent so far, with tags.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Sends at most one frame, without blocking. Between two frames the other direction gets its turn, while the bytes
@@ -47,7 +54,10 @@ impl Sending {
                 self.seal(unsafe { std::slice::from_raw_parts(frame.start, frame.len) });
             }
             match stream.write(&self.record[self.sent..self.sealed]) {
-                Ok(done) => self.sent += done,
+                Ok(done) => {
+                    self.sent += done;
+                    self.bytes += done as u64;
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -76,11 +86,18 @@ pub(crate) struct Receiving {
     tag: [u8; TAG_BYTES],
     /// Bytes of this frame and its tag that have arrived.
     arrived: usize,
+    /// Bytes that have arrived so far.
+    bytes: u64,
 }
 
 impl Receiving {
     pub(crate) fn new(inbound: Inbound) -> Self {
-        Receiving { inbound, tag: [0; TAG_BYTES], arrived: 0 }
+        Receiving { inbound, tag: [0; TAG_BYTES], arrived: 0, bytes: 0 }
+    }
+
+    /// Bytes that have arrived so far, with tags.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Receives as much as possible without blocking, and opens each frame.
@@ -92,7 +109,10 @@ impl Receiving {
             let rest = [&mut bytes[of_bytes..], &mut self.tag[of_tag..]];
             match stream.read_vectored(&mut rest.map(IoSliceMut::new)) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(done) => self.arrived += done,
+                Ok(done) => {
+                    self.arrived += done;
+                    self.bytes += done as u64;
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),

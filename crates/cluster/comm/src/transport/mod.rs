@@ -12,6 +12,7 @@ use crate::group_path::GroupPath;
 use crate::memory::RegisteredMemory;
 use crate::operation::{Header, Identity, Operation};
 use crate::options::GroupOptions;
+use crate::traffic::Traffic;
 
 use region::Region;
 
@@ -41,6 +42,9 @@ pub(crate) trait Transport: Send {
 
     /// Bytes of the memory through which data pass in this process, once all of it is in use.
     fn buffer_bytes(&self) -> usize;
+
+    /// What this rank has exchanged with others so far.
+    fn traffic(&self) -> Traffic;
 
     /// Takes a share of memory for the time of each operation that works on it, and for ever if the operation fails while
     /// something may still be written there. No operation is under way.

@@ -21,11 +21,12 @@ use crate::element::{Element, with_element};
 use crate::failure::Failure;
 use crate::operation::{Header, Kind, Operation};
 use crate::pieces::{chunk_len, part_of, piece};
+use crate::traffic::Traffic;
 use crate::tree::tree_reduce;
 
 mod exchange;
-
 mod rounds;
+
 /// Bytes of a slot: small enough for all slots in use to stay in the caches.
 const SLOT_BYTES: usize = 256 << 10;
 
@@ -33,11 +34,12 @@ const SLOT_BYTES: usize = 256 << 10;
 pub(crate) struct SharedTransport {
     region: Arc<Region>,
     members: Members,
-    /// Number of chunks done in all operations; equal on all ranks between operations.
     /// The ranks of the one node.
     nodes: [Vec<usize>; 1],
+    /// Number of chunks done in all operations; equal on all ranks between operations.
     chunk: u64,
     spin: Duration,
+    traffic: Traffic,
 }
 
 impl SharedTransport {
@@ -52,7 +54,7 @@ impl SharedTransport {
         // With fewer cores than ranks, spinning only takes the core from the awaited rank.
         let spin = if members.world_size() <= cores { SPIN } else { Duration::ZERO };
         let nodes = [(0..members.world_size()).collect()];
-        SharedTransport { region, members, nodes, chunk: 0, spin }
+        SharedTransport { region, members, nodes, chunk: 0, spin, traffic: Traffic::default() }
     }
 
     fn own(&self) -> &Counters {
@@ -166,6 +168,7 @@ impl SharedTransport {
                         let staged = slot.wrapping_add(partial * chunk_len + part.start);
                         // SAFETY: inside this rank's slot, which no rank reads yet, and inside the caller's data.
                         unsafe { copy(data.add(start + part.start), staged, part.len()) };
+                        self.traffic.sent += size_of::<T>() as u64 * part.len() as u64;
                     }
                 }
                 self.publish_staged(running, chunk, step == 0)?;
@@ -177,6 +180,8 @@ impl SharedTransport {
                 // If every rank adds up everything, others still read the slot, so the result is not written to it.
                 let result = (!direct).then(|| self.region.slot(rank, chunk).cast::<T>().wrapping_add(own.start));
                 let part = range.start + own.start..range.start + own.end;
+                self.traffic.received += self.read::<T>(running.operation, part.len());
+                self.traffic.sent += result.map_or(0, |_| (size_of::<T>() * part.len()) as u64);
                 self.reduce::<T>(running, chunk, part, |partial| partial * chunk_len + own.start, result);
                 self.own().publish(&self.own().reduced, chunk + 1);
             }
@@ -188,6 +193,7 @@ impl SharedTransport {
                     let slot = self.region.slot(other, chunk).cast::<T>();
                     // SAFETY: the owner published its result, and keeps it until this rank has consumed it.
                     unsafe { copy(slot.add(part.start), data.add(range.start + part.start), part.len()) };
+                    self.traffic.received += (size_of::<T>() * part.len()) as u64;
                 }
                 self.own().publish(&self.own().consumed, chunk + 1);
             }
@@ -225,6 +231,7 @@ impl SharedTransport {
                         unsafe {
                             copy(data.add(partial * stride + part.start), slot.add(place(owner, partial)), part.len());
                         }
+                        self.traffic.sent += (size_of::<T>() * part.len()) as u64;
                     }
                 }
                 self.publish_staged(running, chunk, step == 0)?;
@@ -233,6 +240,7 @@ impl SharedTransport {
                 let chunk = self.chunk + step as u64;
                 self.wait_for_all(running, |counters| &counters.staged, chunk + 1)?;
                 if !pieces(rank).is_empty() {
+                    self.traffic.received += self.read::<T>(running.operation, part(rank, step).len());
                     self.reduce::<T>(running, chunk, part(rank, step), |partial| place(rank, partial), None);
                 }
                 self.own().publish(&self.own().reduced, chunk + 1);
@@ -241,6 +249,13 @@ impl SharedTransport {
         }
         self.chunk += chunks as u64;
         Ok(())
+    }
+
+    /// Bytes of other ranks' partial sums of so many elements.
+    fn read<T: Element>(&self, operation: &Operation, len: usize) -> u64 {
+        let partials = |rank| operation.shards.partials(rank).count();
+        let others = (0..self.members.world_size()).filter(|&rank| rank != self.members.rank);
+        (others.map(partials).sum::<usize>() * len * size_of::<T>()) as u64
     }
 
     /// Adds up a part of the data in one chunk, from this rank's data and the others' slots, where partial sum j of the
@@ -293,6 +308,7 @@ impl SharedTransport {
                     let range = range(rank, step);
                     // SAFETY: inside the caller's output, and this rank's own slot, which no rank reads yet.
                     unsafe { copy(output.add(range.start).cast_const(), self.region.slot(rank, chunk), range.len()) };
+                    self.traffic.sent += range.len() as u64;
                 }
                 self.publish_staged(running, chunk, step == 0)?;
             }
@@ -304,6 +320,7 @@ impl SharedTransport {
                     // SAFETY: inside a slot that its owner has staged and keeps until it is consumed, and inside the
                     // output.
                     unsafe { copy(self.region.slot(sender, chunk), output.add(range.start), range.len()) };
+                    self.traffic.received += range.len() as u64;
                 }
                 self.own().publish(&self.own().reduced, chunk + 1);
                 self.own().publish(&self.own().consumed, chunk + 1);
@@ -322,6 +339,9 @@ impl Transport for SharedTransport {
             return self.agree(running);
         }
         match operation.kind {
+            Kind::AllReduce if operation.algorithm != Algorithm::Tree => {
+                with_element!(operation.dtype, T => self.all_reduce_in_rounds::<T>(running))
+            }
             Kind::AllReduce => with_element!(operation.dtype, T => self.all_reduce::<T>(running)),
             Kind::Reduce | Kind::ReduceScatter => {
                 with_element!(operation.dtype, T => self.reduce_to_owners::<T>(running))
@@ -340,9 +360,10 @@ impl Transport for SharedTransport {
 
     fn buffer_bytes(&self) -> usize {
         self.members.world_size() * SLOTS * SLOT_BYTES
-            Kind::AllReduce if operation.algorithm != Algorithm::Tree => {
-                with_element!(operation.dtype, T => self.all_reduce_in_rounds::<T>(running))
-            }
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.traffic
     }
 
     fn region(&self) -> Option<Arc<Region>> {

@@ -198,3 +198,23 @@ fn a_rank_that_comes_too_late_is_named() {
         }
     }
 }
+
+#[test]
+fn bytes_are_counted() {
+    // Bytes of a sum of 16 KiB in pieces of 4 KiB, sent and received by each rank, beside headers and tags.
+    for (transport, beside) in [("threads", 0), ("tcp", 600)] {
+        let algorithms = [Algorithm::Ring, Algorithm::HalvingDoubling, Algorithm::Direct, Algorithm::Tree];
+        run_ranks(groups(4, transport), move |group| {
+            for algorithm in algorithms {
+                let before = group.traffic();
+                group.all_reduce_by(&mut [1f32; 4096], algorithm).unwrap();
+                let found = group.traffic() - before;
+                // What a rank writes for all to read, it writes once.
+                let sent = if (transport, algorithm) == ("threads", Algorithm::Tree) { 16 } else { 24 };
+                for (bytes, expected) in [(found.sent, sent << 10), (found.received, 24 << 10)] {
+                    assert!((expected..=expected + beside).contains(&bytes), "{transport} {algorithm}: {found:?}");
+                }
+            }
+        });
+    }
+}

@@ -30,6 +30,7 @@ use crate::net::record::Altered;
 use crate::operation::{HEADER_BYTES, Header, Kind, Operation};
 use crate::shards::PARTIALS_LIMIT;
 use crate::topology::Topology;
+use crate::traffic::Traffic;
 
 use peers::Peers;
 pub(crate) use peers::{Links, Peer, SegmentSizes};
@@ -38,8 +39,8 @@ mod exchange;
 mod gather;
 mod peers;
 mod reduce;
-pub(crate) mod sockets;
 mod rounds;
+pub(crate) mod sockets;
 #[cfg(test)]
 mod tests;
 
@@ -370,10 +371,10 @@ impl HierarchicalTransport {
                 self.agree_on_node(running)?;
                 self.agree_with_peers(running)?;
             }
-            // A sum for one rank travels as one for all does.
             Kind::AllReduce if running.operation.algorithm != Algorithm::Tree => {
                 with_element!(running.operation.dtype, T => self.all_reduce_in_rounds::<T>(running))?
             }
+            // A sum for one rank travels as one for all does.
             Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter => {
                 with_element!(running.operation.dtype, T => self.reduce::<T>(running))?
             }
@@ -425,6 +426,10 @@ impl Transport for HierarchicalTransport {
             false => ((1 + self.local_peers.len()) * SLOTS, 2 * WINDOWS),
         };
         slots * SLOT_BYTES + parts * self.room + self.peers.links.buffer_bytes()
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.peers.links.traffic()
     }
 
     fn region(&self) -> Option<Arc<Region>> {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::WINDOWS;
 use crate::failure::Failure;
+use crate::traffic::Traffic;
 use crate::transport::queue::Queue;
 
 /// Carries the messages between a rank and its peers.
@@ -25,6 +26,9 @@ pub(crate) trait Links: Send {
     /// Whether messages may still be written to the transport's own memory and to what is registered with it, which then must stay
     /// valid for ever.
     fn keeps_memory(&self) -> bool;
+
+    /// What this rank has sent to its peers and received from them so far.
+    fn traffic(&self) -> Traffic;
 
     /// How much to send at a time.
     fn segments(&self) -> SegmentSizes;

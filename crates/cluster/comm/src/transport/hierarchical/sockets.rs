@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{Shutdown, TcpStream};
+use std::ops::Add;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use super::peers::{Links, Peer, SegmentSizes};
 use crate::failure::Failure;
 use crate::net::link::Link;
 use crate::operation::{HEADER_BYTES, Header};
+use crate::traffic::Traffic;
 use crate::transport::DIRECT_BYTES;
 use crate::transport::frames::{RECORD_BYTES, Receiving, Sending};
 use crate::transport::queue::Bytes;
@@ -86,6 +88,11 @@ impl Links for Sockets {
     /// Bytes arrive only in calls.
     fn keeps_memory(&self) -> bool {
         false
+    }
+
+    fn traffic(&self) -> Traffic {
+        let of_one = |socket: &Socket| Traffic { sent: socket.sending.bytes(), received: socket.receiving.bytes() };
+        self.all.iter().map(of_one).fold(Traffic::default(), Traffic::add)
     }
 
     fn segments(&self) -> SegmentSizes {

@@ -13,6 +13,7 @@ use crate::group::GroupState;
 use crate::operation::Identity;
 use crate::rendezvous::form::Connectivity;
 use crate::topology::Topology;
+use crate::traffic::Traffic;
 use crate::transport::region::Region;
 use crate::transport::{DIRECT_BYTES, Members};
 use crate::{Group, GroupOptions};
@@ -75,6 +76,10 @@ impl Links for End {
 
     fn keeps_memory(&self) -> bool {
         self.manner == Manner::Breaking
+    }
+
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
     }
 
     fn segments(&self) -> SegmentSizes {

@@ -31,6 +31,7 @@ impl SharedTransport {
                         let from = operation.input.wrapping_add(from + step * width);
                         // SAFETY: inside the caller's input, and this rank's own slot, which no rank reads yet.
                         unsafe { copy(from, slot.wrapping_add(place(receiver)), len(step)) };
+                        self.traffic.sent += len(step) as u64;
                     }
                 }
                 self.publish_staged(running, chunk, step == 0)?;
@@ -44,6 +45,7 @@ impl SharedTransport {
                         let to = operation.output.wrapping_add(to + step * width);
                         // SAFETY: inside a slot that its owner has staged and keeps until it is consumed, and inside the output.
                         unsafe { copy(from.cast_const(), to, len(step)) };
+                        self.traffic.received += len(step) as u64;
                     }
                 }
                 self.own().publish(&self.own().reduced, chunk + 1);

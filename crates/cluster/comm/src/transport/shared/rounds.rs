@@ -14,7 +14,7 @@ impl SharedTransport {
         // SAFETY: the caller's data, which is this operation's.
         unsafe { add_up_partials::<T>(operation, rank) };
         let rounds = Rounds::new(operation, rank, &self.nodes);
-        let mut chunk = self.chunk;
+        let (mut chunk, mut traffic) = (self.chunk, self.traffic);
         for round in (0..rounds.len()).map(|number| rounds.get(number)) {
             for step in 0..round.longest.div_ceil(chunk_len) {
                 let part = |range| part_of(range, step * chunk_len, chunk_len);
@@ -25,6 +25,7 @@ impl SharedTransport {
                     unsafe {
                         copy(data.add(part.start).cast_const(), self.region.slot(rank, chunk).cast(), part.len())
                     };
+                    traffic.sent += (size_of::<T>() * part.len()) as u64;
                 }
                 self.publish_staged(running, chunk, chunk == self.chunk)?;
                 if let Some(Receipt { from, range, how }) = &round.receive {
@@ -35,13 +36,14 @@ impl SharedTransport {
                         // SAFETY: inside a slot that its owner has staged and keeps until it is consumed, and inside the
                         // caller's data.
                         unsafe { take(*how, operation.reduction, values, data.add(part.start), part.len()) };
+                        traffic.received += (size_of::<T>() * part.len()) as u64;
                     }
                 }
                 chunk += 1;
                 self.own().publish(&self.own().consumed, chunk);
             }
         }
-        self.chunk = chunk;
+        (self.chunk, self.traffic) = (chunk, traffic);
         Ok(())
     }
 }
