@@ -312,6 +312,11 @@ class Settings(TypedDict, total=False):
     reduce_precision: Literal["f32", "bf16"] | None
     """Type that NCCL sums. "bf16" halves what travels between GPUs, as bf16_compress_hook of PyTorch's DDP does. Losses
     and metrics stay f32. Default: f32."""
+    all_reduce: Literal["tree", "ring", "halving-doubling", "direct", "hierarchical"] | None
+    """Algorithm of sums over ranks. The order in which ranks add up gradients, and the way these travel. "tree" adds up
+    shards in the fixed tree, in which --shards give the same bits on any number of ranks. By "ring", "halving-
+    doubling", "direct" and "hierarchical" each rank first adds up its own shards, and the bits depend on the number of
+    ranks, by the last one also on which of them share a node: docs/collectives.md. NCCL has its own. Default: tree."""
     loss: Literal["cross-entropy", "bce", "focal", "asymmetric", "mse", "l1", "huber"] | None
     """Loss. Of classes "cross-entropy" or "focal"; of labels "bce", "focal" or "asymmetric"; of numbers, which have a
     std of 1 here, "mse", "l1" or "huber". Default: cross-entropy of classes, bce of labels, mse of numbers."""

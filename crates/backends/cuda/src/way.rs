@@ -1,7 +1,7 @@
 //! How the ranks of a group exchange numbers, which they agree on before the first step: by NCCL,
 //! if each has it and a GPU of its own, otherwise by way of the host.
 
-use enmasse_comm::Group;
+use enmasse_comm::{Algorithm, Group};
 use enmasse_device::{DeviceError, Summation};
 
 use crate::driver::Properties;
@@ -38,8 +38,12 @@ impl Way {
             Summation::Bf16 => " in bf16, and are summed in its order",
             Summation::Tree => " to every rank, which sums them in the fixed tree",
         };
+        let idle = match group.all_reduce_algorithm() {
+            Algorithm::Tree => String::new(),
+            other => format!("; `all_reduce = {other}` has no effect, because NCCL has algorithms of its own"),
+        };
         let version = all[0].nccl.as_deref().unwrap_or_default();
-        Ok((Way::Nccl(summation), format!("gradients go by NCCL {version}{sums}")))
+        Ok((Way::Nccl(summation), format!("gradients go by NCCL {version}{sums}{idle}")))
     }
 }
 

@@ -266,6 +266,7 @@ pub(crate) fn train_plan(
     plan.metrics = Some(metrics);
     plan.loss_weight = weighted.map(|weighted| weighted.weight);
     plan.buckets = buckets;
+    plan.all_reduce = options.all_reduce;
     plan.trainable = trainable;
     Ok((plan, state))
 }

@@ -7,6 +7,9 @@ use crate::optimizers::Sgd;
 use crate::passes::{Averaging, BucketSizes, Freeze, Precision, Strategy};
 use crate::{GraphError, LayerRates, Loss, Metric, Optimizer, ParameterGroups, Recompute, Teacher};
 
+/// The name of the algorithm that adds up gradients in the fixed tree over shards, of which the plan's text says nothing.
+pub(crate) const TREE: &str = "tree";
+
 /// What a model is to predict of each sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TargetKind {
@@ -90,6 +93,8 @@ pub struct CompileOptions {
     pub precision: Precision,
     /// How gradients reach the update.
     pub strategy: Strategy,
+    /// The algorithm of the gradient sums over ranks, for the plan's text.
+    pub all_reduce: &'static str,
     /// Bucket sizes of the gradient sums of [`Strategy::Distributed`].
     pub buckets: BucketSizes,
     /// Which blocks of the model backward computes again, so that memory need not keep their activations.
@@ -132,6 +137,7 @@ impl CompileOptions {
             std: vec![0.229, 0.224, 0.225],
             precision: Precision::default(),
             strategy: Strategy::default(),
+            all_reduce: TREE,
             buckets: BucketSizes::default(),
             recompute: Recompute::default(),
             drop_path: None,

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::builder::Forward;
+use crate::options::TREE;
 use crate::passes::memory::{place_activations, unshared_bytes};
 use crate::passes::precision;
 use crate::plan::aligned_bytes;
@@ -164,6 +165,7 @@ pub(crate) fn place(
         slots,
         instructions: graph.nodes,
         algorithms: BTreeMap::new(),
+        all_reduce: TREE,
         buckets: Vec::new(),
         trainable: 0,
         arenas,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use enmasse_tensor::{DType, Shape};
 
+use crate::options::TREE;
 use crate::{
     Arena, Bucket, Choices, FilterOrder, Init, Layout, Measured, MixtureInputs, Mode, Node, Op, Per, Phase, Precision,
     Recomputed, Role, Slot, Update, UpdateOperands, Value, ValueId,
@@ -57,6 +58,8 @@ pub struct Plan {
     /// Algorithms chosen by measuring, by index of the instruction, under the device's names. The device chooses the others
     /// itself, by shapes.
     pub algorithms: BTreeMap<usize, Arc<str>>,
+    /// The algorithm of the gradient sums over ranks.
+    pub all_reduce: &'static str,
     /// Ranges of the gradient arena, in the order in which their sums start. Empty for a single shard.
     pub buckets: Vec<Bucket>,
     /// Number of elements, from the start of the parameter, gradient and optimiser arenas, that the optimiser updates.
@@ -234,7 +237,11 @@ impl Plan {
             None => write!(f, "classes {}", self.classes)?,
             Some(targets) => write!(f, "outputs {}, target values {}", self.classes, self.shape(targets).last())?,
         }
-        writeln!(f, ", shards {}, precision {}, filters {}", self.shards, self.precision, self.filters)?;
+        write!(f, ", shards {}, precision {}, filters {}", self.shards, self.precision, self.filters)?;
+        match self.all_reduce {
+            TREE => writeln!(f)?,
+            algorithm => writeln!(f, ", all-reduce {algorithm}")?,
+        }
         for (arena, bytes) in &self.arenas {
             writeln!(f, "arena {arena} {bytes} bytes")?;
         }

@@ -94,10 +94,7 @@ pub use callback::{
 pub use checkpoint::{Checkpoint, CheckpointError, load_weights};
 pub use classifier::Classifier;
 pub use config::{
-    AnnealStrategy, Augmentation, AutoAugmentation, Balance, BatchLimit, ByteCount, ClassWeights, ConfigError,
-    Decoding, DeviceSelection, Devices, ErasingColors, FastDevRun, FineTune, Flip, Keep, LossKind, LrScaling,
-    MetricName, OnBadSample, OptimizerArgument, OptimizerKind, ParameterFactor, Precision, Pretrained, RankKind,
-    Recomputation, ReducePrecision, RequeueSignal, Resume, RunConfig, SamplerKind, ScheduleKind, Shuffling, SplitRule,
+    AllReduceAlgorithm, AnnealStrategy, Augmentation, AutoAugmentation, Balance, BatchLimit, ByteCount, ClassWeights, ConfigError, Decoding, DeviceSelection, Devices, ErasingColors, FastDevRun, FineTune, Flip, Keep, LossKind, LrScaling, MetricName, OnBadSample, OptimizerArgument, OptimizerKind, ParameterFactor, Precision, Pretrained, RankKind, Recomputation, ReducePrecision, RequeueSignal, Resume, RunConfig, SamplerKind, ScheduleKind, Shuffling, SplitRule,
     StrategyKind, SumOrder, TimeLimit, TrainConfig, TransportKind, UnusedParameters,
 };
 pub use confusion::Confusion;

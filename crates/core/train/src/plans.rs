@@ -210,6 +210,7 @@ pub fn compile_plans(
             StrategyKind::Ddp => Strategy::Distributed,
             StrategyKind::Dp => Strategy::Replicated,
         },
+        all_reduce: config.all_reduce.word(),
         optimizer: objective.optimizer(config)?,
         clip_norm: config.clip_norm.map(|norm| norm as f32),
         average: match config.lookahead {

@@ -1,7 +1,7 @@
 //! Values that are wrong, alone or together.
 
 use super::{
-    Balance, ConfigError, FineTune, OptimizerKind, RankKind, Recomputation, ReducePrecision, RunConfig, SETTINGS,
+    AllReduceAlgorithm, Balance, ConfigError, FineTune, OptimizerKind, RankKind, Recomputation, ReducePrecision, RunConfig, SETTINGS,
     ScheduleKind, Setting, SettingSource, Shuffling, StrategyKind, SumOrder, TrainConfig,
 };
 
@@ -75,6 +75,8 @@ impl RunConfig {
         let dp = train.strategy == StrategyKind::Dp;
         together("strategy", dp && train.sync_bn, "`sync_bn` needs `strategy = ddp`, as in PyTorch".to_owned())?;
         together("sum", dp && program.sum == SumOrder::Tree, "needs `strategy = ddp`".to_owned())?;
+        let named = train.all_reduce != AllReduceAlgorithm::Tree;
+        together("all_reduce", dp && named, "needs `strategy = ddp`, in which all ranks get the sums".to_owned())?;
         let narrow = program.reduce_precision == ReducePrecision::Bf16;
         together("reduce_precision", dp && narrow, "needs `strategy = ddp`".to_owned())?;
         let processes =

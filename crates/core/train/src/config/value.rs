@@ -394,6 +394,19 @@ choices! {
         /// The fixed tree over shards.
         Tree = "tree",
     }
+    /// The algorithm by which ranks sum gradients: [`enmasse_comm::Algorithm`].
+    AllReduceAlgorithm {
+        /// The fixed tree over shards.
+        Tree = "tree",
+        /// Sums of pieces go round, from each rank to the next.
+        Ring = "ring",
+        /// Ranks at doubling distances exchange halves.
+        HalvingDoubling = "halving-doubling",
+        /// Every rank exchanges pieces with every other.
+        Direct = "direct",
+        /// Directly within each node, then by a ring over nodes.
+        Hierarchical = "hierarchical",
+    }
     /// The type of gradients that a library sums over ranks.
     ReducePrecision {
         /// As they are.

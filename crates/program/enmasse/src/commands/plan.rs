@@ -31,7 +31,7 @@ pub fn command() -> Command {
         .args(settings("optimizer opt_arg momentum weight_decay no_decay_norm_bias clip_norm ema lookahead nesterov"))
         .args(settings("label_smoothing freeze freeze_layers freeze_bn layer_decay head_lr_mult unused_parameters"))
         .args(settings("drop_path recompute teacher distillation_alpha distillation_temperature"))
-        .args(settings("precision threads isa exact fuse tune sum reduce_precision shards accumulate"))
+        .args(settings("precision threads isa exact fuse tune all_reduce sum reduce_precision shards accumulate"))
         .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
         .arg(switch("eval", "The plan of evaluation"))
         .arg(

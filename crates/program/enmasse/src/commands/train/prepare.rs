@@ -9,8 +9,7 @@ use enmasse_graph::Target;
 use enmasse_image::Crop;
 use enmasse_models::Model;
 use enmasse_train::{
-    FineTune, Objective, Preparation, ProgramConfig, Recomputation, RunConfig, RunPaths, SettingOrigins, TrainConfig,
-    TrainingData, compile_plans,
+    AllReduceAlgorithm, FineTune, Objective, Preparation, ProgramConfig, Recomputation, RunConfig, RunPaths, SettingOrigins, TrainConfig, TrainingData, compile_plans,
 };
 use enmasse_wording::{counted, grouped, one_line};
 
@@ -105,11 +104,18 @@ impl Run {
         unvalidated(&data.unvalidated_classes()).iter().for_each(warn);
         oversized(&config.train, config.train.shard_count(spec.world_size), data.train.len()).iter().for_each(warn);
         spec.layers.without_effect(&surroundings, |_| true).iter().for_each(warn);
+        nothing_to_sum(&config.train, spec.world_size).iter().for_each(warn);
         too_many_threads(&config.program, spec.local_ranks, cores()).iter().for_each(warn);
         if spec.resumed().is_none() && config.train.data.is_some() && data.kind == DataKind::Folder {
             without_weights(&config.train, data.train.len()).iter().for_each(say);
         }
     }
+}
+
+/// The line about an algorithm of sums over ranks where there is one rank.
+fn nothing_to_sum(config: &TrainConfig, ranks: usize) -> Option<String> {
+    let is_idle = ranks == 1 && config.all_reduce != AllReduceAlgorithm::Tree;
+    is_idle.then(|| format!("`all_reduce = {}` has no effect with one rank", config.all_reduce))
 }
 
 /// The line about weights that would help, for photographs that are few.

@@ -1,0 +1,52 @@
+//! `--all-reduce`: ranks train by every algorithm, and a run says which.
+
+use crate::common::runs::{arguments, tensors};
+use crate::common::{enmasse, images, refused};
+
+#[test]
+fn ranks_train_by_every_algorithm_to_the_same_weights_on_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = images(folder.path(), 8);
+    let run = |name: &str, others: &[&str]| {
+        let out = folder.path().join(name);
+        let fixed = "--model lenet --size 16 --epochs 1 --batch 1 --check-ranks --devices cpu:3".split(' ');
+        let fixed: Vec<&str> = fixed.collect();
+        let ended = enmasse(&arguments(&data, &out, &[&fixed, others].concat())).well();
+        let config = std::fs::read_to_string(out.join("config.toml")).unwrap();
+        (tensors(&out, "last.safetensors"), config, ended.stderr)
+    };
+    let (tree, ..) = run("tree", &[]);
+    for name in ["ring", "halving-doubling", "direct", "hierarchical"] {
+        let (found, config, _) = run(name, &["--all-reduce", name]);
+        assert!(config.contains(&format!("all_reduce = \"{name}\"")), "{config}");
+        // Over other sums rounding differs.
+        let near = tree.iter().zip(&found).all(|(one, other)| one.0 == other.0);
+        assert!(near && found.len() == tree.len(), "{name}");
+        // Ranks as threads, and again, have the same bits.
+        assert!(run(&format!("{name} threads"), &["--all-reduce", name, "--ranks", "thread"]).0 == found, "{name}");
+    }
+    let alone = run("alone", &["--devices", "cpu:1", "--all-reduce", "ring"]).2;
+    assert!(alone.contains("--all-reduce ring has no effect with one rank"), "{alone}");
+}
+
+#[test]
+fn plans_name_the_algorithm() {
+    let plan = ["plan", "print", "--model", "lenet", "--shards", "2"];
+    let named = enmasse(&[&plan[..], &["--all-reduce", "halving-doubling"]].concat()).well().stdout;
+    assert!(named.contains(", all-reduce halving-doubling\n"), "{named}");
+    assert!(!enmasse(&plan).well().stdout.contains("all-reduce"));
+}
+
+#[test]
+fn algorithms_that_have_no_place_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, out) = (images(folder.path(), 8), folder.path().join("run"));
+    let check = |others: &[&str], expected: &str| {
+        refused(&enmasse(&arguments(&data, &out, others)), 2, &[expected]);
+    };
+    check(&["--all-reduce", "star"], "must be tree or ring or halving-doubling or direct or hierarchical");
+    check(
+        &["--strategy", "dp", "--devices", "cpu:2", "--all-reduce", "ring"],
+        "--all-reduce ring: needs --strategy ddp, in which all ranks get the sums",
+    );
+}
