@@ -1,6 +1,7 @@
 //! `enmasse bench`; and its `step`: the time of a training step, or of a forward pass, on synthetic images.
 
 mod all_reduce;
+mod folder;
 mod peak;
 mod process_age;
 mod profile;

@@ -2,6 +2,7 @@
 
 use crate::common::runs::{arguments, tensors};
 use crate::common::{assert_whole, enmasse, images, refused};
+use serde_json::Value;
 
 #[test]
 fn the_reference_device_trains_evaluates_predicts_prints_and_is_timed() {
@@ -107,11 +108,28 @@ fn shards_fix_the_weights_on_any_number_of_processes() {
 #[test]
 fn sums_over_both_transports() {
     let command = ["bench", "allreduce", "--ranks", "3", "--bytes", "4096,1048580"];
-    let found = enmasse(&[&command[..], &["--json"]].concat()).well().json();
-    let rows: Vec<_> = found.iter().map(|row| (row["transport"].as_str(), row["bytes"].as_u64())).collect();
-    let expected = ["shared", "tcp"].map(|over| [4096, 1_048_580].map(|bytes| (Some(over), Some(bytes))));
-    assert_eq!(rows, expected.concat());
+    let folder = tempfile::tempdir().unwrap();
+    let chart = folder.path().join("sums.svg");
+    let others = ["--algorithms", "tree,ring,halving-doubling", "--svg", chart.to_str().unwrap(), "--json"];
+    let found = enmasse(&[&command[..], &others].concat()).well().json();
+    let (found, beside): (Vec<_>, Vec<_>) = found.iter().partition(|row| !row["model"].is_null());
+    let named = |row: &Value| {
+        let text = |key: &str| row[key].as_str().unwrap().to_owned();
+        (text("transport"), text("algorithm"), row["bytes"].as_u64().unwrap())
+    };
+    let rows: Vec<_> = found.iter().map(|row| named(row)).collect();
+    let expected = ["shared", "tcp"].map(|over| {
+        ["tree", "ring", "halving-doubling"]
+            .map(|algorithm| [4096, 1_048_580].map(|bytes| (over.to_owned(), algorithm.to_owned(), bytes)))
+    });
+    assert_eq!(rows, expected.as_flattened().as_flattened());
+    // Where there is an mpirun, its library's own sums.
+    assert!(beside.iter().all(|row| row["transport"] == "mpi" && row["sent"].is_null()), "{beside:?}");
+    assert!(std::fs::read_to_string(&chart).unwrap().contains(">halving-doubling<"));
     for row in &found {
+        // All ranks together receive what each needs of the two others, and over TCP tags and headers.
+        let (bytes, received) = (row["bytes"].as_u64().unwrap(), row["received"].as_u64().unwrap());
+        assert!(bytes <= received && received < 3 * bytes + 1000, "{row}");
         let figure = |key: &str| row[key].as_f64().unwrap();
         assert!(figure("ranks") == 3.0 && figure("calls") >= 5.0, "{row}");
         assert!(0.0 < figure("min_us") && figure("min_us") <= figure("median_us"), "{row}");
@@ -119,7 +137,12 @@ fn sums_over_both_transports() {
     }
     let table = enmasse(&command).well().stdout;
     let firsts: Vec<_> = table.lines().filter_map(|line| line.split_whitespace().next()).collect();
-    assert_eq!(firsts, ["3", "bytes", "shared", "shared", "tcp", "tcp"], "{table}");
+    assert_eq!(firsts[..3], ["3", "algorithm", "shared"], "{table}");
+    assert_eq!(
+        ["shared", "tcp"].map(|over| firsts.iter().filter(|first| **first == over).count()),
+        [10, 10],
+        "{table}"
+    );
     refused(&enmasse(&["bench", "allreduce", "--ranks", "1"]), 2, &["--ranks 1: a sum needs at least 2"]);
     refused(
         &enmasse(&["bench", "allreduce", "--bytes", "4096,5"]),

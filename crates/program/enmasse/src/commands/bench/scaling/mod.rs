@@ -8,7 +8,6 @@ mod simulate;
 mod table;
 
 use std::ffi::OsString;
-use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -17,11 +16,12 @@ use enmasse_charts::{ScalingRow, scaling};
 use enmasse_system::files::write_whole;
 use enmasse_train::{DeviceSelection, Devices, LayeredConfig, Setting, SettingSource, StrategyKind};
 
+use super::folder::Folder;
 use crate::command_line::arguments::{
     DECIDED, SOURCE, count, data, data_as, decided, file, named, option, path, settings_with,
 };
 use crate::command_line::settings::{self, Ranks, cores};
-use crate::failure::{Failure, failed, usage};
+use crate::failure::{Failure, usage};
 use crate::output::{Output, say};
 use crate::ranks;
 use crate::ranks::interrupt::Interrupts;
@@ -232,25 +232,6 @@ fn command_line(workload: &Workload, steps: usize, result: &Path) -> Vec<OsStrin
         arguments.extend(["--".into(), data.into()]);
     }
     arguments
-}
-
-/// A folder for the time of the measurement.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Result<Self, Failure> {
-        let path = std::env::temp_dir().join(format!("enmasse-scaling-{}", std::process::id()));
-        let failed = |error| failed!("cannot create {}: {error}", path.display());
-        fs::create_dir(&path).map_err(failed)?;
-        Ok(Folder(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // The system clears its folder for temporary files.
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 #[cfg(test)]
