@@ -1,10 +1,10 @@
 //! Times an all-reduce between processes or threads of this machine, or between processes of several machines.
 //!
 //! ```text
-//! cargo run --release -p enmasse-comm --example all_reduce -- [processes|threads] [RANKS] [auto|shared|tcp] [BYTES,...]
+//! cargo run --release -p enmasse-comm --example all_reduce -- [processes|threads] [RANKS] [auto|shared|tcp] [BYTES,...] [ALGORITHM,...]
 //! ```
 //!
-//! Starts its own ranks (or uses torchrun's variables if set), and prints one JSON line per size: the median and least
+//! Starts its own ranks (or uses torchrun's variables if set), and prints one JSON line per algorithm and size: the median and least
 //! milliseconds of rank 0, calls one after another, and bus_gb_per_second = 2 (W-1)/W x bytes / median.
 
 use std::error::Error;
@@ -12,7 +12,7 @@ use std::net::TcpListener;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use enmasse_comm::{Group, Rendezvous, TransportChoice};
+use enmasse_comm::{Algorithm, Group, Rendezvous, TransportChoice};
 
 /// Time spent on each size.
 const BUDGET: Duration = Duration::from_secs(3);
@@ -26,6 +26,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(list) => list.split(',').map(str::parse).collect::<Result<Vec<usize>, _>>()?,
         None => SIZES.to_vec(),
     };
+    let algorithms = match arguments.get(4) {
+        Some(list) => list.split(',').map(str::parse).collect::<Result<Vec<Algorithm>, _>>()?,
+        None => vec![Algorithm::Tree],
+    };
     if std::env::var_os("RANK").is_some() {
         let mut rendezvous = Rendezvous::from_environment()?;
         rendezvous.transport = match transport {
@@ -33,15 +37,17 @@ fn main() -> Result<(), Box<dyn Error>> {
             "shared" => TransportChoice::Shared,
             _ => TransportChoice::Auto,
         };
-        return measure(&rendezvous.join()?, mode, transport, &sizes);
+        return measure(&rendezvous.join()?, mode, transport, &sizes, &algorithms);
     }
     match mode {
         "threads" => {
             let threads: Vec<_> = Group::threads(ranks)?
                 .into_iter()
                 .map(|group| {
-                    let sizes = sizes.clone();
-                    std::thread::spawn(move || measure(&group, "threads", "shared", &sizes).map_err(|e| e.to_string()))
+                    let (sizes, algorithms) = (sizes.clone(), algorithms.clone());
+                    std::thread::spawn(move || {
+                        measure(&group, "threads", "shared", &sizes, &algorithms).map_err(|e| e.to_string())
+                    })
                 })
                 .collect();
             for thread in threads {
@@ -69,7 +75,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn measure(group: &Group, mode: &str, transport: &str, sizes: &[usize]) -> Result<(), Box<dyn Error>> {
+fn measure(
+    group: &Group,
+    mode: &str,
+    transport: &str,
+    sizes: &[usize],
+    algorithms: &[Algorithm],
+) -> Result<(), Box<dyn Error>> {
     let world_size = group.world_size();
     let report = |op: &str, bytes: usize, mut times: Vec<f64>| {
         times.sort_by(f64::total_cmp);
@@ -83,9 +95,14 @@ fn measure(group: &Group, mode: &str, transport: &str, sizes: &[usize]) -> Resul
             );
         }
     };
-    for &bytes in sizes {
+    for (&algorithm, &bytes) in
+        algorithms.iter().flat_map(|algorithm| sizes.iter().map(move |bytes| (algorithm, bytes)))
+    {
         let mut data = vec![0f32; bytes / 4];
-        report("all_reduce", bytes, time(group, || group.all_reduce(&mut data).map_err(Into::into))?);
+        let times = time(group, || group.all_reduce_by(&mut data, algorithm).map_err(Into::into))?;
+        // The tree is what it has always been named.
+        let name = if algorithm == Algorithm::Tree { "all_reduce" } else { algorithm.name() };
+        report(name, bytes, times);
     }
     report("barrier", 0, time(group, || group.barrier().map_err(Into::into))?);
     Ok(())
