@@ -1,7 +1,7 @@
 //! All-reduces as rounds: in each, a rank sends some of its values to one rank, and takes some from one rank.
 //!
 //! The rounds depend only on the algorithm, the ranks and the length, so all ranks find the same ones. A rank's part of a round
-//! may be empty. Transports carry rounds out in steps of a chunk; [`Round::longest`] tells all ranks how many.
+//! may be empty. Transports carry rounds out in steps of a chunk; [`PairwiseExchange::longest`] tells all ranks how many.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ pub(crate) struct Rounds<'a> {
 
 /// One rank's part of a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Round {
+pub(crate) struct PairwiseExchange {
     /// The rank to send to, and the elements.
     pub send: Option<(usize, Range<usize>)>,
     pub receive: Option<Receipt>,
@@ -70,9 +70,9 @@ impl<'a> Rounds<'a> {
     }
 
     /// A round, from 0.
-    pub(crate) fn get(&self, number: usize) -> Round {
+    pub(crate) fn get(&self, number: usize) -> PairwiseExchange {
         match self.algorithm {
-            Algorithm::Tree => Round { send: None, receive: None, longest: 0 },
+            Algorithm::Tree => PairwiseExchange { send: None, receive: None, longest: 0 },
             Algorithm::Ring => ring(number, self.rank, self.ranks, 0..self.count, self.size, |place| place),
             Algorithm::Direct => {
                 let (node, last) = (Node { place: self.rank, ranks: self.ranks, owners: self.ranks }, self.ranks - 1);
@@ -97,7 +97,7 @@ impl<'a> Rounds<'a> {
         self.ranks - (1 << self.levels())
     }
 
-    fn halving_doubling(&self, number: usize) -> Round {
+    fn halving_doubling(&self, number: usize) -> PairwiseExchange {
         let (levels, core, extra) = (self.levels(), 1 << self.levels(), self.extra());
         let folds = usize::from(extra > 0);
         let whole = 0..self.count;
@@ -106,25 +106,25 @@ impl<'a> Rounds<'a> {
         let beyond = (self.rank < extra).then_some(core + self.rank);
         if number < folds {
             let receive = beyond.map(|from| Receipt { from, range: whole.clone(), how: Take::Right });
-            return Round { send: other.map(|to| (to, whole)), receive, longest: self.count };
+            return PairwiseExchange { send: other.map(|to| (to, whole)), receive, longest: self.count };
         }
         if number + 1 == self.len() && extra > 0 {
             let receive = other.map(|from| Receipt { from, range: whole.clone(), how: Take::Copy });
-            return Round { send: beyond.map(|to| (to, whole)), receive, longest: self.count };
+            return PairwiseExchange { send: beyond.map(|to| (to, whole)), receive, longest: self.count };
         }
         let number = number - folds;
         let level = if number < levels { number } else { 2 * levels - 1 - number };
         // Rank 0 keeps the first half of all, which is never the shorter one.
         let longest = self.kept(0, level + 1).len();
         if self.rank >= core {
-            return Round { send: None, receive: None, longest };
+            return PairwiseExchange { send: None, receive: None, longest };
         }
         let (partner, is_low) = (self.rank ^ 1 << level, self.rank >> level & 1 == 0);
         let (kept, given) = (self.kept(self.rank, level + 1), self.kept(partner, level + 1));
         let how = if is_low { Take::Right } else { Take::Left };
         let (sent, taken, how) = if number < levels { (given, kept, how) } else { (kept, given, Take::Copy) };
         let receive = Some(Receipt { from: partner, range: taken, how });
-        Round { send: Some((partner, sent)), receive, longest }
+        PairwiseExchange { send: Some((partner, sent)), receive, longest }
     }
 
     /// What `rank` still adds up after so many halvings.
@@ -139,7 +139,7 @@ impl<'a> Rounds<'a> {
         self.nodes.iter().map(Vec::len).max().unwrap_or(1)
     }
 
-    fn hierarchical(&self, number: usize) -> Round {
+    fn hierarchical(&self, number: usize) -> PairwiseExchange {
         let node = self.nodes.iter().position(|node| node.contains(&self.rank)).unwrap_or(0);
         let own = &self.nodes[node];
         let place = own.iter().position(|&rank| rank == self.rank).unwrap_or(0);
@@ -156,7 +156,7 @@ impl<'a> Rounds<'a> {
         let number = number - within;
         let mut round = match place < owners {
             true => ring(number, node, self.nodes.len(), owned(place), self.size, |node| self.nodes[node][place]),
-            false => Round { send: None, receive: None, longest: 0 },
+            false => PairwiseExchange { send: None, receive: None, longest: 0 },
         };
         // The first piece is the longest one.
         round.longest = piece(owned(0).len(), self.size, 0, self.nodes.len()).len();
@@ -172,14 +172,14 @@ fn ring(
     whole: Range<usize>,
     size: usize,
     rank: impl Fn(usize) -> usize,
-) -> Round {
+) -> PairwiseExchange {
     let (last, before, after) = (places - 1, (place + places - 1) % places, (place + 1) % places);
     let piece = |back: usize| {
         let piece = piece(whole.len(), size, (place + 2 * places - back) % places, places);
         whole.start + piece.start..whole.start + piece.end
     };
     let (sent, how) = if number < last { (number + 1, Take::Left) } else { (number - last, Take::Copy) };
-    Round {
+    PairwiseExchange {
         send: Some((rank(after), piece(sent))),
         receive: Some(Receipt { from: rank(before), range: piece(sent + 1), how }),
         longest: self::piece(whole.len(), size, 0, places).len(),
@@ -195,10 +195,15 @@ struct Node {
 
 impl Node {
     /// Every rank gives its values of a piece to the owner that is so many places before it.
-    fn scatter(&self, distance: usize, piece: impl Fn(usize) -> Range<usize>, rank: impl Fn(usize) -> usize) -> Round {
+    fn scatter(
+        &self,
+        distance: usize,
+        piece: impl Fn(usize) -> Range<usize>,
+        rank: impl Fn(usize) -> usize,
+    ) -> PairwiseExchange {
         let Some((before, after)) = self.neighbours(distance) else { return self.idle(piece) };
         let receive = || Receipt { from: rank(after), range: piece(self.place), how: Take::Right };
-        Round {
+        PairwiseExchange {
             send: (before < self.owners).then(|| (rank(before), piece(before))),
             receive: (self.place < self.owners).then(receive),
             longest: piece(0).len(),
@@ -206,9 +211,14 @@ impl Node {
     }
 
     /// Every owner gives the sum of its piece to the rank that is so many places before it.
-    fn gather(&self, distance: usize, piece: impl Fn(usize) -> Range<usize>, rank: impl Fn(usize) -> usize) -> Round {
+    fn gather(
+        &self,
+        distance: usize,
+        piece: impl Fn(usize) -> Range<usize>,
+        rank: impl Fn(usize) -> usize,
+    ) -> PairwiseExchange {
         let Some((before, after)) = self.neighbours(distance) else { return self.idle(piece) };
-        Round {
+        PairwiseExchange {
             send: (self.place < self.owners).then(|| (rank(before), piece(self.place))),
             receive: (after < self.owners).then(|| Receipt { from: rank(after), range: piece(after), how: Take::Copy }),
             longest: piece(0).len(),
@@ -221,8 +231,8 @@ impl Node {
         (distance < self.ranks).then(|| (place(self.ranks - distance), place(distance)))
     }
 
-    fn idle(&self, piece: impl Fn(usize) -> Range<usize>) -> Round {
-        Round { send: None, receive: None, longest: piece(0).len() }
+    fn idle(&self, piece: impl Fn(usize) -> Range<usize>) -> PairwiseExchange {
+        PairwiseExchange { send: None, receive: None, longest: piece(0).len() }
     }
 }
 

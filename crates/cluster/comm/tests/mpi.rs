@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cases::Shards;
-use enmasse_comm::{CauseKind, Group, GroupOptions, MpiFamily, Reduction, Rendezvous, TransportChoice};
+use enmasse_comm::{Algorithm, CauseKind, Group, GroupOptions, MpiFamily, Reduction, Rendezvous, TransportChoice};
 use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
 use test_support::Need;
 
@@ -39,8 +39,9 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     // As the standard harness does: a word selects the tests whose names contain it.
     let filter = arguments.iter().find(|argument| !argument.starts_with('-')).map_or("", String::as_str);
-    let tests: [Test; 6] = [
+    let tests: [Test; 7] = [
         ("collectives", collectives),
+        ("algorithms", algorithms),
         ("death", death),
         ("stall", stall),
         ("out_of_step", out_of_step),
@@ -158,6 +159,14 @@ fn said_by(folder: &Path, rank: usize) -> PathBuf {
     folder.join(format!("said-{rank}"))
 }
 
+/// Sums by every algorithm, for which ranks are connected with all of other nodes.
+fn algorithms(mpirun: Mpirun) {
+    for (ranks, to_a_node) in [(3, 1), (4, 2)] {
+        let Ended { success, output, said, .. } = mpirun.run(ranks, to_a_node, "algorithms", &[]);
+        assert!(success && said.len() == ranks, "{output}");
+    }
+}
+
 fn collectives(mpirun: Mpirun) {
     for (ranks, to_a_node) in [(2, 1), (4, 1), (4, 2)] {
         let Ended { success, output, said, .. } = mpirun.run(ranks, to_a_node, "collectives", &[]);
@@ -249,6 +258,9 @@ fn rank(part: &str) -> ExitCode {
         ("join the other", MpiFamily::Mpich) => MpiFamily::OpenMpi,
         _ => family,
     });
+    if part == "algorithms" {
+        rendezvous.options = GroupOptions { all_reduce: Algorithm::Ring, ..GroupOptions::default() };
+    }
     if part == "stall" {
         let timeout = Duration::from_secs(5);
         rendezvous.options = GroupOptions { timeout, stall_warning: timeout / 4, ..GroupOptions::default() };
@@ -277,6 +289,17 @@ fn rank(part: &str) -> ExitCode {
     if part == "collectives" {
         play_all(&group);
         say(&group.ways()[0]);
+        return ExitCode::SUCCESS;
+    }
+    if part == "algorithms" {
+        let nodes: Vec<Vec<usize>> =
+            (0..ranks).step_by(to_a_node).map(|rank| (rank..rank + to_a_node).collect()).collect();
+        for algorithm in Algorithm::ALL {
+            [0, 1, 999].into_iter().for_each(|len| cases::algorithms::same_bits(&group, algorithm, &nodes, 3, len));
+            // Several chunks of a round, where a rank is a node.
+            cases::algorithms::same_bits_of_f32(&group, algorithm, &nodes, 3_500_001);
+        }
+        say("done");
         return ExitCode::SUCCESS;
     }
     let cause = play_failure(part, &group);

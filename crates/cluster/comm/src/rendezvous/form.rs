@@ -33,6 +33,9 @@ use crate::transport::{Members, Transport};
 /// How long a rank waits for a connection before it checks whether any rank still waits for it.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// What a rank publishes of one of its options.
+type OptionOf = fn(&RankInfo) -> &str;
+
 /// How the ranks of a forming group exchange values.
 pub(crate) trait Board {
     /// Publishes this rank's value of a subject, and returns the values of all ranks.
@@ -174,7 +177,7 @@ impl Seat<'_> {
         let infos = board.exchange("card", &RankInfo::own(self.connectivity)?.to_text())?;
         let infos = infos.iter().map(|text| RankInfo::from_text(text)).collect::<Option<Vec<_>>>();
         let infos = infos.ok_or_else(|| board.nonsense("a malformed description"))?;
-        let options: [(&str, fn(&RankInfo) -> &str); 2] =
+        let options: [(&str, OptionOf); 2] =
             [("the transport", |info| &info.transport), ("the algorithm of all-reduces", |info| &info.all_reduce)];
         for (what, option) in options {
             if let Some(rank) = infos.iter().position(|info| option(info) != option(&infos[0])) {

@@ -4,13 +4,13 @@ use super::{HierarchicalTransport, WINDOWS, copy};
 use crate::cause::CauseKind;
 use crate::element::Element;
 use crate::pieces::part_of;
-use crate::rounds::{Receipt, Round, Rounds, Take, add_up_partials, take};
+use crate::rounds::{PairwiseExchange, Receipt, Rounds, Take, add_up_partials, take};
 use crate::transport::queue::Bytes;
 use crate::transport::{RunningOperation, Stop};
 
 /// A chunk of a round.
 struct Step {
-    round: Round,
+    round: PairwiseExchange,
     /// Where its elements begin in what is sent, and in what is received.
     start: usize,
     /// Its number among the chunks of all operations.
