@@ -94,8 +94,11 @@ pub use callback::{
 pub use checkpoint::{Checkpoint, CheckpointError, load_weights};
 pub use classifier::Classifier;
 pub use config::{
-    AllReduceAlgorithm, AnnealStrategy, Augmentation, AutoAugmentation, Balance, BatchLimit, ByteCount, ClassWeights, ConfigError, Decoding, DeviceSelection, Devices, ErasingColors, FastDevRun, FineTune, Flip, Keep, LossKind, LrScaling, MetricName, OnBadSample, OptimizerArgument, OptimizerKind, ParameterFactor, Precision, Pretrained, RankKind, Recomputation, ReducePrecision, RequeueSignal, Resume, RunConfig, SamplerKind, ScheduleKind, Shuffling, SplitRule,
-    StrategyKind, SumOrder, TimeLimit, TrainConfig, TransportKind, UnusedParameters,
+    AllReduceAlgorithm, AnnealStrategy, Augmentation, AutoAugmentation, Balance, BatchLimit, ByteCount, ClassWeights,
+    ConfigError, Decoding, DeviceSelection, Devices, ErasingColors, FastDevRun, FineTune, Flip, Keep, LossKind,
+    LrScaling, MetricName, OnBadSample, OptimizerArgument, OptimizerKind, ParameterFactor, Precision, Pretrained,
+    RankKind, Recomputation, ReducePrecision, RequeueSignal, Resume, RunConfig, SamplerKind, ScheduleKind, Shuffling,
+    SplitRule, StrategyKind, SumOrder, TimeLimit, TrainConfig, TransportKind, UnusedParameters,
 };
 pub use confusion::Confusion;
 pub use engine::{Engine, EngineBatch};

@@ -1,8 +1,8 @@
 //! Values that are wrong, alone or together.
 
 use super::{
-    AllReduceAlgorithm, Balance, ConfigError, FineTune, OptimizerKind, RankKind, Recomputation, ReducePrecision, RunConfig, SETTINGS,
-    ScheduleKind, Setting, SettingSource, Shuffling, StrategyKind, SumOrder, TrainConfig,
+    AllReduceAlgorithm, Balance, ConfigError, FineTune, OptimizerKind, RankKind, Recomputation, ReducePrecision,
+    RunConfig, SETTINGS, ScheduleKind, Setting, SettingSource, Shuffling, StrategyKind, SumOrder, TrainConfig,
 };
 
 impl TrainConfig {

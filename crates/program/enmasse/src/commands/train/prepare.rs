@@ -9,7 +9,8 @@ use enmasse_graph::Target;
 use enmasse_image::Crop;
 use enmasse_models::Model;
 use enmasse_train::{
-    AllReduceAlgorithm, FineTune, Objective, Preparation, ProgramConfig, Recomputation, RunConfig, RunPaths, SettingOrigins, TrainConfig, TrainingData, compile_plans,
+    AllReduceAlgorithm, FineTune, Objective, Preparation, ProgramConfig, Recomputation, RunConfig, RunPaths,
+    SettingOrigins, TrainConfig, TrainingData, compile_plans,
 };
 use enmasse_wording::{counted, grouped, one_line};
 
