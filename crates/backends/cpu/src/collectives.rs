@@ -60,7 +60,7 @@ impl StatisticsExchange {
             // SAFETY: the caller's promise.
             packed.copy_from_slice(unsafe { value.slice(0, channels) });
         }
-        let gathered: &[f32] = match &machine.group {
+        let gathered: &[f32] = match &machine.groups.replicas {
             Some(group) => {
                 // SAFETY: as above, after the sent part.
                 let gathered = unsafe { workspace.slice_mut(self.most * size, self.ranks * self.most * size) };
@@ -136,7 +136,7 @@ impl SumExchange {
                 }
             }
         }
-        if let Some(group) = &machine.group {
+        if let Some(group) = &machine.groups.replicas {
             group.all_reduce_shards(packed, size, size, self.shards)?;
         }
         for (row, from) in packed[..size].chunks_exact(channels.max(1)).enumerate() {
@@ -179,7 +179,7 @@ impl BucketSum {
             // SAFETY: the caller's promise; the slots differ.
             unsafe { elementwise::add(&mut machine.context, into, from, into) };
         }
-        if let (true, Some(group)) = (self.is_last, &machine.group) {
+        if let (true, Some(group)) = (self.is_last, &machine.groups.replicas) {
             let (start, stride, shards) = (self.start.at(0, len), self.stride, self.shards);
             // SAFETY: the caller's promise; the program waits for handles before its memory goes.
             let handle = unsafe {
@@ -223,7 +223,7 @@ pub(crate) fn adjacent(values: Vec<F32>) -> Vec<F32> {
 /// # Safety
 /// The regions are valid.
 pub(crate) unsafe fn replicate(machine: &Machine, ranges: &[F32]) -> Result<(), DeviceError> {
-    let Some(group) = &machine.group else { return Ok(()) };
+    let Some(group) = &machine.groups.replicas else { return Ok(()) };
     for range in ranges {
         // SAFETY: the caller's promise.
         group.broadcast(unsafe { range.slice_mut(0, range.len()) }, 0)?;

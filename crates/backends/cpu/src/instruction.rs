@@ -1,7 +1,8 @@
 //! Prepared instructions: operands are addresses and the work is divided into tasks, so all that remains is to run.
 
-use enmasse_comm::{Group, Handle};
-use enmasse_device::{DeviceError, StepBatch, StepInputs};
+use enmasse_comm::Handle;
+use enmasse_device::{DeviceError, StageGroups, StepBatch, StepInputs};
+use enmasse_tensor::AlignedBuffer;
 
 use crate::region::Region;
 use crate::workspace::{Context, Workspace};
@@ -21,12 +22,21 @@ impl<T> FromBatch<T> {
     }
 }
 
+/// The memory from which a value travels to another stage.
+pub(crate) struct SentCopy {
+    /// Declared before the memory, because dropping it waits for the end.
+    pub transfer: Option<Handle>,
+    pub memory: AlignedBuffer,
+}
+
 /// The resources that instructions run with.
 pub(crate) struct Machine {
     pub context: Context,
-    pub group: Option<Group>,
+    pub groups: StageGroups,
     /// The sums in progress, by bucket.
     pub handles: Vec<Option<Handle>>,
+    /// Copies of what a stage sends: of each sending instruction for each micro-batch in flight.
+    pub sent: Vec<SentCopy>,
 }
 
 type Run = dyn Fn(&mut Machine, &StepInputs) -> Result<(), DeviceError> + Send;

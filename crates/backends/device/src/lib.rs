@@ -30,6 +30,7 @@ mod request;
 mod roofline;
 mod schedule;
 mod seen;
+mod stages;
 mod tensors;
 
 pub use batch::{HostBatch, StepBatch, check_batch};
@@ -42,4 +43,5 @@ pub use request::{DeviceRequest, Summation};
 pub use roofline::{Bound, LeastTime, Roofline};
 pub use schedule::ShardSchedule;
 pub use seen::Seen;
+pub use stages::{RankStage, StageGroups, StageLinks};
 pub use tensors::{ProgramTensor, check_same_state, find_state, find_tensor, from_torch, to_torch};

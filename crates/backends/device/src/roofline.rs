@@ -70,6 +70,9 @@ impl Roofline {
                     | Op::ReduceStart(_)
                     | Op::ReduceWait(_)
                     | Op::Replicate(_)
+                    | Op::SendTo(_)
+                    | Op::ReceiveFrom(_)
+                    | Op::SumStages(_)
             );
             let work = if is_sum { Cost::default() } else { plan.cost(node) };
             (work != Cost::default()).then(|| time(index, node, work)).transpose()

@@ -11,7 +11,7 @@
 use std::ops::Range;
 
 use enmasse_comm::{Fold, LocalShard};
-use enmasse_graph::{Mode, Phase, Plan};
+use enmasse_graph::{Mode, Phase, Plan, Stage};
 
 use crate::{DeviceError, Hosting};
 
@@ -24,6 +24,8 @@ pub struct ShardSchedule {
     /// in the middle of a pass, and each shard then has its own activations. Otherwise they run one after another and
     /// share one arena of activations.
     pub lockstep: bool,
+    /// Micro-batches whose activations a stage of a model holds at a time; `None` if the plans are the whole model's.
+    pub in_flight: Option<usize>,
     /// Number of gradient arenas.
     pub slots: usize,
     /// The shards of each partial sum that this rank contributes, as indices among the local shards.
@@ -39,18 +41,30 @@ impl ShardSchedule {
         let slots = shards.iter().map(|shard| shard.slot + 1).max().unwrap_or(1);
         let first = hosting.shards().start;
         let partials = hosting.map().partials(hosting.rank()).map(|part| part.start - first..part.end - first);
-        ShardSchedule { shards, lockstep, slots, partials: partials.collect() }
+        let in_flight = train.and_then(|plan| plan.stage.as_ref()).map(Stage::in_flight);
+        ShardSchedule { shards, lockstep, in_flight, slots, partials: partials.collect() }
     }
 
     /// One shard that represents all, for inspecting or measuring instructions.
     pub fn sample() -> Self {
         let shard = LocalShard { shard: 0, slot: 0, folds: Vec::new() };
-        ShardSchedule { shards: vec![shard], lockstep: false, slots: 1, partials: std::iter::once(0..1).collect() }
+        ShardSchedule {
+            shards: vec![shard],
+            lockstep: false,
+            in_flight: None,
+            slots: 1,
+            partials: std::iter::once(0..1).collect(),
+        }
     }
 
     /// Number of activation arenas.
     pub fn activations(&self) -> usize {
-        if self.lockstep { self.shards.len() } else { 1 }
+        if self.lockstep { self.shards.len() } else { self.in_flight.unwrap_or(1) }
+    }
+
+    /// The activation arena of a local shard.
+    pub fn activations_of(&self, local: usize) -> usize {
+        local % self.activations()
     }
 
     /// Whether the results of each shard must be saved, because the next shard overwrites them.
@@ -67,7 +81,7 @@ impl ShardSchedule {
             Mode::Train => &[Phase::Forward, Phase::Loss, Phase::Backward],
             Mode::Evaluate => &[Phase::Forward, Phase::Loss],
         };
-        if !self.overwrites() || !phases[0].is_of_a_shard() || phases.starts_with(whole) {
+        if !(self.overwrites() || self.in_flight.is_some()) || !phases[0].is_of_a_shard() || phases.starts_with(whole) {
             return Ok(());
         }
         let (shards, last) = (self.shards.len(), whole[whole.len() - 1].name());

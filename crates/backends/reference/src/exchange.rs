@@ -1,19 +1,18 @@
 //! Exchanges values between all shards of all ranks, by plain all-gathers. Loops in one process then combine them.
 
-use enmasse_comm::Group;
-use enmasse_device::{DeviceError, Hosting};
+use enmasse_device::{DeviceError, Hosting, StageGroups};
 
 /// Turns the values of the local shards into those of all shards.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub hosting: Hosting,
-    pub group: Option<Group>,
+    pub groups: StageGroups,
 }
 
 impl Exchange {
     /// One value of every shard, in the order of the shards, given those of the local shards. All have the same length.
     pub fn all(&self, own: Vec<Vec<f64>>) -> Result<Vec<Vec<f64>>, DeviceError> {
-        let Some(group) = &self.group else { return Ok(own) };
+        let Some(group) = &self.groups.replicas else { return Ok(own) };
         let map = self.hosting.map();
         let (len, most) = (own.first().map_or(0, Vec::len), map.local(0).len());
         // No rank hosts more shards than the first. The others pad their input with zeros that are ignored.

@@ -2,8 +2,8 @@
 
 use enmasse_comm::Group;
 use enmasse_device::{
-    DeviceError, Hosting, Ledger, Program, ProgramTensor, StepInputs, StepMetrics, Ticket, check_same_state,
-    find_state, find_tensor, from_torch, to_torch,
+    DeviceError, Hosting, Ledger, Program, ProgramTensor, StageGroups, StepInputs, StepMetrics, Ticket,
+    check_same_state, find_state, find_tensor, from_torch, to_torch,
 };
 use enmasse_graph::{Layout, Mode, Phase, Plan, Plans};
 
@@ -58,9 +58,10 @@ impl ReferenceProgram {
     }
 
     fn with(plans: Plans, group: Option<Group>, rounds: bool) -> Result<Self, DeviceError> {
-        let hosting = Hosting::new(&plans, group.as_ref())?;
+        let groups = StageGroups::new(&plans, group)?;
+        let hosting = Hosting::new(&plans, groups.replicas.as_ref())?;
         let shards = vec![Shard::new(&plans, rounds); hosting.count()];
-        let exchange = Exchange { hosting, group };
+        let exchange = Exchange { hosting, groups };
         Ok(ReferenceProgram { plans, exchange, rounds, shards, ledger: Ledger::default(), step: None })
     }
 

@@ -370,7 +370,7 @@ impl Group {
         operation.map_or_else(|cause| Handle::ended(Err(cause)), |operation| self.start(operation))
     }
 
-    fn start(&self, operation: Operation) -> Handle {
+    pub(crate) fn start(&self, operation: Operation) -> Handle {
         let operation = Operation { group: self.core.members.path, ..operation };
         match &self.core.engine {
             Some(engine) => engine.queue(operation, true),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::cause::Cause;
 use crate::element::Element;
+use crate::engine::Handle;
 use crate::group::Group;
 use crate::operation::{Kind, Operation};
 
@@ -66,6 +67,14 @@ impl Pair {
         self.transfer(data.as_ptr().cast_mut(), data.len(), self.group.rank())
     }
 
+    /// Starts to send `len` elements at `data`, and returns. The communication thread sends in the order in which it was started.
+    ///
+    /// # Safety
+    /// As for [`Group::all_reduce_start`]; the memory is only read.
+    pub unsafe fn send_start<T: Element>(&self, data: *const T, len: usize) -> Handle {
+        self.group.start(self.transfer_of(data.cast_mut(), len, self.group.rank()))
+    }
+
     /// Receives what the other rank sends, which has as many elements.
     ///
     /// # Errors
@@ -81,6 +90,10 @@ impl Pair {
     }
 
     fn transfer<T: Element>(&self, data: *mut T, len: usize, sender: usize) -> Result<(), Arc<Cause>> {
-        self.group.run(Operation { root: sender, ..Operation::new(Kind::Transfer, data.cast_const(), data, len) })
+        self.group.run(self.transfer_of(data, len, sender))
+    }
+
+    fn transfer_of<T: Element>(&self, data: *mut T, len: usize, sender: usize) -> Operation {
+        Operation { root: sender, ..Operation::new(Kind::Transfer, data.cast_const(), data, len) }
     }
 }

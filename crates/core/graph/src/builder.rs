@@ -144,6 +144,7 @@ impl Builder {
             targets: None,
             teacher: None,
             kept: Vec::new(),
+            stages: None,
             logits: logits.id,
         })
     }

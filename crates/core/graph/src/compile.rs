@@ -4,10 +4,11 @@ use crate::autodiff::backward;
 use crate::builder::Forward;
 use crate::loss::{AddedLoss, add_loss};
 use crate::metric::add_metrics;
-use crate::ops::{CheckFinite, ShareMetrics};
+use crate::ops::{CheckFinite, ShareMetrics, SumStages};
 use crate::passes::{
-    LossScale, OfGradients, Strategy, WeightedLoss, add_averages, collect, data_parallel, freeze, freeze_statistics,
-    mark_boundaries, narrow_features, optimize, pad_images, read_averages, recompute, replicate, store_gates,
+    Kept, LayerStages, LossScale, OfGradients, Strategy, WeightedLoss, add_averages, collect, cut, data_parallel,
+    freeze, freeze_statistics, mark_boundaries, narrow_features, optimize, pad_images, read_averages, recompute,
+    replicate, store_gates,
     sync_batch_norm,
 };
 use crate::placement::{bytes, gradient_arena, place, state_tensors};
@@ -150,6 +151,7 @@ impl Target<'_> {
             }
             check_statistics(&forward.graph, options)?;
         }
+        forward.stages = options.stage.as_ref().map(|cut| LayerStages::new(&forward.graph, cut)).transpose()?;
         // Marks are of no use elsewhere, and would keep what could be fused.
         if mode == Mode::Evaluate || options.recompute == Recompute::Nothing {
             forward.graph.values.iter_mut().for_each(|value| value.checkpoint = false);
@@ -157,7 +159,9 @@ impl Target<'_> {
             mark_boundaries(&mut forward.graph);
         }
         if options.fuse {
-            (self.fuse)(&mut forward.graph, &[forward.logits], mode);
+            let mut keep = vec![forward.logits];
+            keep.extend(forward.stages.iter().flat_map(|stages| stages.crossing(&forward.graph)));
+            (self.fuse)(&mut forward.graph, &keep, mode);
             if let (Mode::Train, Some(bytes)) = (mode, self.gate_bytes) {
                 store_gates(&mut forward.graph, bytes, options.precision);
             }
@@ -210,16 +214,30 @@ pub(crate) fn train_plan(
     // loss.
     let (updates, forwards) = forward.graph.nodes.drain(..).partition(|node| node.phase == Phase::Update);
     forward.graph.nodes = forwards;
-    let AddedLoss { node: loss_node, loss, correct } = add_loss(&mut forward, options, scale, Mode::Train)?;
+    let AddedLoss { node: loss_node, loss, mut correct } = add_loss(&mut forward, options, scale, Mode::Train)?;
     // Metrics come after the loss, so that autodiff does not visit them.
     let mut measured = add_metrics(&mut forward, &options.metrics)?;
-    let gradients = backward(&mut forward.graph, loss_node, options.allow_unused)?;
+    let mut gradients = backward(&mut forward.graph, loss_node, options.allow_unused)?;
     let graph = &mut forward.graph;
     if chosen.contains(&true) {
         recompute(graph, chosen);
     }
     let weighted = options.weighted_loss.then(|| WeightedLoss::new(graph, loss));
-    let loss = weighted.map_or(loss, |weighted| weighted.loss);
+    let mut loss = weighted.map_or(loss, |weighted| weighted.loss);
+    let mut loss_weight = weighted.map(|weighted| weighted.weight);
+    let mut updates: Vec<Node> = updates;
+    if forward.stages.is_some() {
+        forward.graph.nodes.append(&mut updates);
+        let of_samples = measured.iter_mut().map(|metric| &mut metric.value);
+        let results = [&mut loss].into_iter().chain(correct.as_mut()).chain(of_samples).collect();
+        cut(
+            &mut forward,
+            options.precision,
+            Kept { results, inputs: loss_weight.iter_mut().collect(), gradients: Some(&mut gradients) },
+        )?;
+        (updates, forward.graph.nodes) = forward.graph.nodes.drain(..).partition(|node| node.phase == Phase::Update);
+    }
+    let graph = &mut forward.graph;
     let loss_scale = options.precision.scales_loss().then(|| LossScale::begin(graph));
     let dtype = graph.value(loss).dtype;
     let own: Vec<ValueId> =
@@ -227,7 +245,9 @@ pub(crate) fn train_plan(
     // Losses, hits and metrics, and the requests to stop and to save.
     let shape = [options.shards - 1 + own.len() + 2].into();
     let metrics = graph.add_value("metrics", shape, dtype, Role::Carried);
-    graph.nodes.push(Node::new(ShareMetrics { shards: options.shards }, own, [metrics], Phase::Loss, "step"));
+    // Of a stage they join the gradients of the micro-batch whose backward runs.
+    let phase = if options.stage.is_some() { Phase::Backward } else { Phase::Loss };
+    graph.nodes.push(Node::new(ShareMetrics { shards: options.shards }, own, [metrics], phase, "step"));
     graph.nodes.sort_by_key(|node| node.phase);
     if options.sync_batch_norm {
         sync_batch_norm(graph, options.shards)?;
@@ -238,13 +258,16 @@ pub(crate) fn train_plan(
         true => collect(graph, &arena, metrics),
         false => data_parallel(graph, &arena, options.shards, options.buckets),
     };
+    if options.stage.is_some() {
+        graph.nodes.push(Node::new(SumStages, [metrics], [], Phase::Reduce, "step"));
+    }
     graph.nodes.push(Node::new(CheckFinite, [metrics], [], Phase::Check, "step"));
     let OfGradients { norm, scaling } = optimize(graph, &gradients, options, loss_scale.as_ref())?;
     let position = options.metrics.iter().position(|metric| matches!(metric, Metric::GradientNorm));
     if let (Some(position), Some(value)) = (position, norm) {
         measured.insert(position, Measured { name: Metric::GradientNorm.name(), value, per: Per::Step });
     }
-    graph.nodes.extend::<Vec<Node>>(updates);
+    graph.nodes.extend(updates);
     if replicates {
         let of_gradients = norm.into_iter().chain(scaling.map(|scaling| scaling.unscale)).collect();
         replicate(graph, of_gradients, gradients.iter().map(|&(parameter, _)| parameter).collect());
@@ -264,7 +287,7 @@ pub(crate) fn train_plan(
     let trainable = gradients.iter().map(elements).sum();
     let mut plan = place(forward, options, Mode::Train, (loss, correct), measured, &state, &arena)?;
     plan.metrics = Some(metrics);
-    plan.loss_weight = weighted.map(|weighted| weighted.weight);
+    plan.loss_weight = loss_weight;
     plan.buckets = buckets;
     plan.all_reduce = options.all_reduce;
     plan.trainable = trainable;
@@ -276,8 +299,11 @@ pub(crate) fn evaluation_plan(
     options: &CompileOptions,
     state: &[StateTensor],
 ) -> Result<Plan, GraphError> {
-    let AddedLoss { loss, correct, .. } = add_loss(&mut forward, options, 1.0, Mode::Evaluate)?;
-    let measured = add_metrics(&mut forward, &options.metrics)?;
+    let AddedLoss { mut loss, mut correct, .. } = add_loss(&mut forward, options, 1.0, Mode::Evaluate)?;
+    let mut measured = add_metrics(&mut forward, &options.metrics)?;
+    let of_samples = measured.iter_mut().map(|metric| &mut metric.value);
+    let results = [&mut loss].into_iter().chain(correct.as_mut()).chain(of_samples).collect();
+    cut(&mut forward, options.precision, Kept { results, inputs: Vec::new(), gradients: None })?;
     place(forward, options, Mode::Evaluate, (loss, correct), measured, state, &[])
 }
 

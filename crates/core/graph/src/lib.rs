@@ -44,6 +44,7 @@ mod plan;
 mod quantization;
 pub mod range;
 mod recomputation;
+mod stage;
 mod target;
 mod teacher;
 mod value;
@@ -76,6 +77,7 @@ pub use passes::{
 pub use plan::{Plan, Plans, StateTensor};
 pub use quantization::quantized_values;
 pub use recomputation::{Recompute, Recomputed};
+pub use stage::{Stage, StageCut, StageSchedule, Turn};
 pub use target::{Fuse, Target};
 pub use teacher::{TEACHER_PREFIX, Teacher};
 pub use value::{Axes, Parameter, Role, Value, ValueId};

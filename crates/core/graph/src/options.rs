@@ -5,7 +5,7 @@ use std::fmt;
 use crate::metric;
 use crate::optimizers::Sgd;
 use crate::passes::{Averaging, BucketSizes, Freeze, Precision, Strategy};
-use crate::{GraphError, LayerRates, Loss, Metric, Optimizer, ParameterGroups, Recompute, Teacher};
+use crate::{GraphError, LayerRates, Loss, Metric, Optimizer, ParameterGroups, Recompute, StageCut, Teacher};
 
 /// The name of the algorithm that adds up gradients in the fixed tree over shards, of which the plan's text says nothing.
 pub(crate) const TREE: &str = "tree";
@@ -95,6 +95,8 @@ pub struct CompileOptions {
     pub strategy: Strategy,
     /// The algorithm of the gradient sums over ranks, for the plan's text.
     pub all_reduce: &'static str,
+    /// Compiles one stage of the model, which several ranks compute one after another, instead of all of it.
+    pub stage: Option<StageCut>,
     /// Bucket sizes of the gradient sums of [`Strategy::Distributed`].
     pub buckets: BucketSizes,
     /// Which blocks of the model backward computes again, so that memory need not keep their activations.
@@ -138,6 +140,7 @@ impl CompileOptions {
             precision: Precision::default(),
             strategy: Strategy::default(),
             all_reduce: TREE,
+            stage: None,
             buckets: BucketSizes::default(),
             recompute: Recompute::default(),
             drop_path: None,
@@ -158,6 +161,9 @@ impl CompileOptions {
         if pixels > MAX_PIXELS {
             let reason = format!("a global batch may have {MAX_PIXELS} pixels at most: use a smaller batch or size");
             return Err(GraphError::Option(reason));
+        }
+        if let Some(cut) = &self.stage {
+            cut.check(self)?;
         }
         if self.strategy == Strategy::Replicated && self.sync_batch_norm {
             let reason = "batch norm over all shards needs gradients that all ranks sum: leave out one of them";

@@ -10,7 +10,7 @@ use crate::passes::precision;
 use crate::plan::aligned_bytes;
 use crate::{
     Arena, CompileOptions, FilterOrder, Graph, GraphError, Init, Layout, Measured, Mode, Node, Op, Plan, Role, Slot,
-    StateTensor, Value, ValueId,
+    Stage, StateTensor, Value, ValueId,
 };
 
 /// Bytes of a value in an arena, including padding.
@@ -99,7 +99,7 @@ pub(crate) fn place(
     state: &[StateTensor],
     gradients: &[(ValueId, usize, usize)],
 ) -> Result<Plan, GraphError> {
-    let Forward { mut graph, images, labels, sample_indices, logits, mixture, targets, kept, teacher: _ } = forward;
+    let Forward { mut graph, images, labels, sample_indices, logits, mixture, targets, teacher: _, kept, stages } = forward;
     precision(&mut graph, options.precision);
     let is_of_gradients = |node: &&Node| matches!(node.op, Op::GradientNorm(_) | Op::Unscale(_));
     let of_gradients = graph.nodes.iter().filter(is_of_gradients).map(|node| node.outputs[0]);
@@ -157,6 +157,7 @@ pub(crate) fn place(
         batch: options.batch,
         classes: options.classes,
         shards: options.shards,
+        stage: stages.map(|stages| Stage::of(&stages.cut)),
         precision: options.precision,
         filters: FilterOrder::default(),
         unshared_activations: unshared_bytes(&graph),

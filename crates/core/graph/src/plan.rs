@@ -11,7 +11,7 @@ use enmasse_tensor::{DType, Shape};
 use crate::options::TREE;
 use crate::{
     Arena, Bucket, Choices, FilterOrder, Init, Layout, Measured, MixtureInputs, Mode, Node, Op, Per, Phase, Precision,
-    Recomputed, Role, Slot, Update, UpdateOperands, Value, ValueId,
+    Recomputed, Role, Slot, Stage, Update, UpdateOperands, Value, ValueId,
 };
 
 /// A tensor that outlives the step.
@@ -45,6 +45,8 @@ pub struct Plan {
     pub classes: usize,
     /// Shards of the global batch.
     pub shards: usize,
+    /// The stage that it is of a model that several ranks compute one after another; `None` if it is the whole model.
+    pub stage: Option<Stage>,
     /// The precision in which activations are stored. The element type of each value reflects it.
     pub precision: Precision,
     /// The order in which the weights of convolutions are stored. Their shapes reflect it.
@@ -241,6 +243,9 @@ impl Plan {
         match self.all_reduce {
             TREE => writeln!(f)?,
             algorithm => writeln!(f, ", all-reduce {algorithm}")?,
+        }
+        if let Some(stage) = &self.stage {
+            writeln!(f, "{stage}")?;
         }
         for (arena, bytes) in &self.arenas {
             writeln!(f, "arena {arena} {bytes} bytes")?;

@@ -37,6 +37,7 @@ mod reshape;
 mod sample_sum;
 mod scale_classes;
 mod share_metrics;
+mod stages;
 mod sum_classes;
 mod sync;
 mod targets;
@@ -50,6 +51,7 @@ use crate::element::Element;
 use crate::instruction::{Instruction, fallible, kernel};
 use crate::prepare::{Operand, Side};
 use crate::workspace::Workspace;
+pub(crate) use stages::sends;
 
 /// An operation as the CPU runs it. All types of graph's `ops` have it, or the crate does not compile.
 pub(crate) trait OnCpu {

@@ -106,8 +106,8 @@ impl<'a> Preparation<'a> {
         let [gradients, activations] = self.strides;
         let offset = match arena {
             Arena::Gradients => gradients * self.schedule.shards[local].slot,
-            Arena::Activations if self.schedule.lockstep => activations * local,
-            Arena::Activations | Arena::Input | Arena::Cache => 0,
+            Arena::Activations => activations * self.schedule.activations_of(local),
+            Arena::Input | Arena::Cache => 0,
             Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average => 0,
             Arena::LossScale | Arena::Teacher => 0,
         };

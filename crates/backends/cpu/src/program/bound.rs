@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use enmasse_comm::{Group, tree_fold};
-use enmasse_device::{DeviceError, Hosting, Memory, ShardSchedule, StepInputs, StepMetrics, step_metrics};
-use enmasse_graph::{Arena, Mode, Phase, Plan, Plans, ValueId};
+use enmasse_device::{DeviceError, Hosting, Memory, ShardSchedule, StageGroups, StepInputs, StepMetrics, step_metrics};
+use enmasse_graph::{Arena, Mode, Phase, Plan, Plans, Turn, ValueId};
 use enmasse_tensor::AlignedBuffer;
 
 use super::allocate;
 use super::observed::Observed;
 use crate::affinity::Pinned;
-use crate::instruction::Machine;
+use crate::instruction::{Machine, SentCopy};
+use crate::ops::sends;
 use crate::pool::{Pool, Threads};
 use crate::prepare::{KernelOptions, Preparation, Prepared};
 use crate::region::Region;
@@ -52,7 +53,7 @@ pub(crate) fn memory(
         state,
         gradients: schedule.slots * plans.arena_bytes(Arena::Gradients),
         activations: schedule.activations() * plans.arena_bytes(Arena::Activations),
-        scratch: workspace.bytes(threads.count),
+        scratch: workspace.bytes(threads.count) + sent_bytes(plans, &schedule).iter().sum::<usize>(),
         library: 0,
         staging: 0,
     })
@@ -88,14 +89,16 @@ impl Bound {
         threads: Threads,
         kernels: KernelOptions,
     ) -> Result<Self, DeviceError> {
-        let hosting = Hosting::new(plans, group.as_ref())?;
+        let groups = StageGroups::new(plans, group)?;
+        let hosting = Hosting::new(plans, groups.replicas.as_ref())?;
         let schedule = ShardSchedule::new(&hosting, plans.train.as_ref());
         let strides = strides(plans);
         let mut arenas = Vec::new();
         for (arena, count) in [(Arena::Gradients, schedule.slots), (Arena::Activations, schedule.activations())] {
             let memory = Arc::new(allocate(arena, count * plans.arena_bytes(arena))?);
             // SAFETY: the buffer owns these bytes, and never moves them.
-            group.iter().for_each(|group| unsafe { group.register_memory(&memory, memory.as_ptr(), memory.len()) });
+            let share = |group: &Group| unsafe { group.register_memory(&memory, memory.as_ptr(), memory.len()) };
+            groups.replicas.iter().for_each(share);
             arenas.push((arena, memory));
         }
         let start = |arena: Arena| {
@@ -108,7 +111,13 @@ impl Bound {
             |_| DeviceError::Memory { arena: "threads and workspace".into(), bytes: workspace.bytes(threads.count) };
         let context = Context::new(threads, kernels.isa, workspace).map_err(memory)?;
         let buckets = plans.train.as_ref().map_or(0, |plan| plan.buckets.len());
-        let machine = Machine { context, group, handles: (0..buckets).map(|_| None).collect() };
+        let sent = sent_bytes(plans, &schedule).into_iter().map(|bytes| {
+            let memory =
+                AlignedBuffer::zeroed(bytes).map_err(|_| DeviceError::Memory { arena: "sent values".into(), bytes })?;
+            Ok(SentCopy { transfer: None, memory })
+        });
+        let sent = sent.collect::<Result<_, DeviceError>>()?;
+        let machine = Machine { context, groups, handles: (0..buckets).map(|_| None).collect(), sent };
         let logits = plans.evaluate.shape(plans.evaluate.logits).elements();
         // Training has the same number of per-sample values.
         let numbers = plans.evaluate.of_samples().count();
@@ -157,8 +166,8 @@ impl Bound {
         let machine = &mut self.machine;
         let mut execute = |shard: usize, index: usize| {
             // Once a step changes the state, it does so to its end: nothing of the rest waits for others.
-            if let Some(group) = machine.group.as_ref().filter(|_| first < Phase::Check) {
-                group.check()?;
+            if first < Phase::Check {
+                machine.groups.check()?;
             }
             // SAFETY: operands are in the arenas of this program. No other code uses these while the program is
             // borrowed, except for sums in progress, whose memory the plan does not touch.
@@ -172,6 +181,25 @@ impl Bound {
             Ok(())
         };
         self.schedule.check_phases(plan.mode, phases)?;
+        if let (Some(stage), Phase::Backward) = (&plan.stage, last) {
+            let backward = plan.instructions.partition_point(|node| node.phase < Phase::Backward);
+            for turn in &stage.turns {
+                match *turn {
+                    Turn::Forward(shard) => {
+                        (range.start..backward).try_for_each(|index| execute(shard, index))?;
+                        save(
+                            &mut self.saved,
+                            &self.arenas,
+                            plan,
+                            shard,
+                            self.schedule.activations_of(shard) * self.strides[1],
+                        );
+                    }
+                    Turn::Backward(shard) => (backward..range.end).try_for_each(|index| execute(shard, index))?,
+                }
+            }
+            return Ok(());
+        }
         let shards = if first.is_of_a_shard() { self.schedule.shards.len() } else { 1 };
         if self.schedule.lockstep || shards == 1 {
             for index in range {
@@ -181,11 +209,7 @@ impl Bound {
         }
         for shard in 0..shards {
             range.clone().try_for_each(|index| execute(shard, index))?;
-            let arenas = &self.arenas;
-            let read = |id: ValueId| read(arenas, plan, id, 0);
-            let saved = &mut self.saved[shard];
-            saved.logits.copy_from_slice(read(plan.logits));
-            saved.numbers.iter_mut().zip(plan.of_samples()).for_each(|(number, id)| *number = read(id)[0]);
+            save(&mut self.saved, &self.arenas, plan, shard, self.schedule.activations_of(shard) * self.strides[1]);
         }
         Ok(())
     }
@@ -225,9 +249,32 @@ impl Bound {
                 let number = plan.of_samples().position(|other| other == id).unwrap_or(0);
                 &saved.numbers[number..=number]
             }
-            None => self.read(plan, id, if self.schedule.lockstep { shard * self.strides[1] } else { 0 }),
+            None => self.read(plan, id, self.schedule.activations_of(shard) * self.strides[1]),
         }
     }
+}
+
+/// Keeps the results of a shard, whose activations begin at byte `offset`, if another one will overwrite them.
+fn save(saved: &mut [ShardResults], arenas: &[(Arena, Arc<AlignedBuffer>)], plan: &Plan, shard: usize, offset: usize) {
+    let Some(saved) = saved.get_mut(shard) else { return };
+    saved.logits.copy_from_slice(read(arenas, plan, plan.logits, offset));
+    let numbers = saved.numbers.iter_mut().zip(plan.of_samples());
+    numbers.for_each(|(number, id)| *number = read(arenas, plan, id, offset)[0]);
+}
+
+/// The memory of each copy of what a stage sends: for the micro-batches in flight one after another, of each sending instruction of
+/// either plan.
+fn sent_bytes(plans: &Plans, schedule: &ShardSchedule) -> Vec<usize> {
+    let mut most: Vec<usize> = Vec::new();
+    for plan in plans.train.iter().chain([&plans.evaluate]) {
+        for (number, bytes) in sends(plan).map(|(_, bytes)| bytes).enumerate() {
+            match most.get_mut(number) {
+                Some(most) => *most = bytes.max(*most),
+                None => most.push(bytes),
+            }
+        }
+    }
+    most.into_iter().flat_map(|bytes| std::iter::repeat_n(bytes, schedule.activations())).collect()
 }
 
 fn read<'a>(arenas: &'a [(Arena, Arc<AlignedBuffer>)], plan: &Plan, id: ValueId, offset: usize) -> &'a [f32] {
@@ -242,5 +289,6 @@ impl Drop for Bound {
     fn drop(&mut self) {
         // Collectives in progress use the arenas. Each ends by its group's deadline.
         self.drain();
+        self.machine.sent.iter_mut().for_each(|sent| drop(sent.transfer.take()));
     }
 }

@@ -7,4 +7,5 @@ mod fused;
 mod metrics;
 mod programs;
 mod replicated;
+mod stages;
 mod state;

@@ -34,6 +34,7 @@ mod reshape;
 mod sample_sum;
 mod scale_classes;
 mod share_metrics;
+mod stages;
 mod sum_classes;
 mod sync;
 mod targets;

@@ -52,6 +52,7 @@ mod reshape;
 pub mod sample_sum;
 pub mod scale_classes;
 pub mod share_metrics;
+mod stages;
 pub mod sum_classes;
 pub mod sync;
 pub mod targets;

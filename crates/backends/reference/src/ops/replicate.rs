@@ -13,7 +13,7 @@ impl OnReference for Replicate {
                 0 => step.shards[0].read(step.plan, id)?.to_vec(),
                 _ => vec![0.0; step.plan.shape(id).elements()],
             };
-            if let Some(group) = &step.exchange.group {
+            if let Some(group) = &step.exchange.groups.replicas {
                 group.broadcast(&mut value, 0)?;
             }
             values.push(value);

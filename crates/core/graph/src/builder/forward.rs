@@ -10,6 +10,7 @@ use enmasse_tensor::DType;
 
 use super::{BuilderState, Mode, Tensor};
 use crate::ops::{MaskSamples, Targets};
+use crate::passes::LayerStages;
 use crate::{FilterOrder, Graph, GraphError, Node, Op, OperationLocation, Phase, Relation, Role, ValueId};
 
 /// A function on the builder that returns a number for each sample.
@@ -78,6 +79,8 @@ pub struct Forward {
     pub teacher: Option<ValueId>,
     /// Activations that are to be read after the step.
     pub kept: Vec<ValueId>,
+    /// The stage of each layer, of which one will be left.
+    pub(crate) stages: Option<LayerStages>,
 }
 
 impl Forward {

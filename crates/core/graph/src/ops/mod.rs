@@ -53,6 +53,7 @@ mod reshape;
 mod sample_sum;
 mod scale_classes;
 mod share_metrics;
+mod stages;
 mod sum_classes;
 mod sync;
 mod targets;
@@ -99,6 +100,7 @@ pub use reshape::Reshape;
 pub use sample_sum::{SampleSum, SampleSumBackward};
 pub use scale_classes::ScaleClasses;
 pub use share_metrics::ShareMetrics;
+pub use stages::{ReceiveFrom, SendTo, SumStages, Zeros};
 pub use sum_classes::{SumClasses, SumClassesBackward};
 pub use sync::{SyncStatistics, SyncSum};
 pub use targets::Targets;
@@ -245,6 +247,7 @@ operations! { $
     ShareMetrics
     SyncStatistics SyncSum
     AllReduceStart AllReduceWait ReduceStart ReduceWait Replicate
+    SendTo ReceiveFrom Zeros SumStages
     CheckFinite
     GradientNorm
     Scale Unscale UpdateScale

@@ -14,6 +14,7 @@ mod optimize;
 mod precision;
 mod recompute;
 mod replicate;
+mod stages;
 mod sync_batch_norm;
 
 pub use average::{AVERAGE_PREFIX, Averaging};
@@ -34,4 +35,5 @@ pub use precision::{Precision, precision};
 pub(crate) use recompute::{Blocks, mark_boundaries, nodes_again, recompute};
 pub use replicate::Strategy;
 pub(crate) use replicate::{collect, replicate};
+pub(crate) use stages::{Kept, LayerStages, cut};
 pub use sync_batch_norm::sync_batch_norm;

@@ -37,7 +37,10 @@ pub(crate) fn optimize(
         return Err(GraphError::Option(format!("the clip norm must be finite and above 0, got {clip_norm}")));
     }
     options.layer_rates.check()?;
-    options.groups.check(gradients.iter().map(|&(parameter, _)| graph.value(parameter).name.as_str()))?;
+    // A rule may be about another stage's parameters. The whole model's compilation checks it.
+    if options.stage.is_none() {
+        options.groups.check(gradients.iter().map(|&(parameter, _)| graph.value(parameter).name.as_str()))?;
+    }
     let is_measured = options.metrics.iter().any(|metric| matches!(metric, Metric::GradientNorm));
     let norm = (is_measured || clip_norm.is_some()).then(|| gradient_norm(graph, gradients, loss_scale));
     let all = || gradients.iter().map(|&(_, gradient)| gradient).collect();

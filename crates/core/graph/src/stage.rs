@@ -1,0 +1,184 @@
+//! The stages of a model that is computed by several ranks one after another, and the order in which each stage runs the
+//! micro-batches of a step.
+
+use std::fmt;
+
+use crate::{CompileOptions, GraphError, LayerRates, Metric, Strategy};
+
+/// Which micro-batch a stage computes when, as a name of the field's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum StageSchedule {
+    /// Forward of all micro-batches, then backward of all. Every stage holds the activations of all of them.
+    #[default]
+    GPipe,
+    /// After a few micro-batches of forward, one of backward follows each one of forward. A stage holds the activations of as many
+    /// micro-batches as there are stages from it on.
+    OneForwardOneBackward,
+}
+
+impl StageSchedule {
+    /// The name in plans and settings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            StageSchedule::GPipe => "gpipe",
+            StageSchedule::OneForwardOneBackward => "1f1b",
+        }
+    }
+
+    /// What stage `index` of `count` runs in a step. Backward comes in the order of the micro-batches, so that the gradients of each
+    /// are added to the earlier ones in the order of any other program.
+    pub fn turns(self, index: usize, count: usize, micro_batches: usize) -> Vec<Turn> {
+        let ahead = match self {
+            StageSchedule::GPipe => micro_batches,
+            StageSchedule::OneForwardOneBackward => (count - 1 - index).min(micro_batches),
+        };
+        let first = (0..ahead).map(Turn::Forward);
+        let both = (ahead..micro_batches).flat_map(|next| [Turn::Forward(next), Turn::Backward(next - ahead)]);
+        first.chain(both).chain((micro_batches - ahead..micro_batches).map(Turn::Backward)).collect()
+    }
+}
+
+impl fmt::Display for StageSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A part of a step for one micro-batch, by its number among those of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Turn {
+    /// Forward and loss.
+    Forward(usize),
+    /// Backward.
+    Backward(usize),
+}
+
+impl fmt::Display for Turn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Turn::Forward(micro_batch) => write!(f, "forward {micro_batch}"),
+            Turn::Backward(micro_batch) => write!(f, "backward {micro_batch}"),
+        }
+    }
+}
+
+/// Where a model is cut into stages, and which of them a compilation is for. A micro-batch is a shard of the global batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StageCut {
+    /// The layers that begin a stage, in the order of the model: the layer with this name, or the first one within it. What comes before
+    /// the first of them is stage 0.
+    pub begins: Vec<String>,
+    /// The stage to compile.
+    pub index: usize,
+    /// Micro-batches of a rank in each step.
+    pub micro_batches: usize,
+    /// Their order.
+    pub schedule: StageSchedule,
+}
+
+impl StageCut {
+    /// The number of stages.
+    pub fn count(&self) -> usize {
+        self.begins.len() + 1
+    }
+
+    /// Refuses options that need all stages at once.
+    pub(crate) fn check(&self, options: &CompileOptions) -> Result<(), GraphError> {
+        let is_norm = |metric: &Metric| matches!(metric, Metric::GradientNorm);
+        let all = [
+            (options.sync_batch_norm, "batch norm over all shards"),
+            (options.strategy != Strategy::default(), "another strategy than that all ranks update"),
+            (options.clip_norm.is_some(), "a limit of the norm of all gradients"),
+            (options.metrics.iter().any(is_norm), "the norm of all gradients as a metric"),
+            (options.average.is_some(), "averages of the weights"),
+            (options.teacher.is_some(), "a teacher"),
+            (options.grad_checkpointing, "gradient checkpointing"),
+            (options.precision.scales_loss(), "a scaled loss"),
+            (options.layer_rates != LayerRates::default(), "a learning rate for each layer"),
+        ];
+        if let Some((_, what)) = all.into_iter().find(|(is_given, _)| *is_given) {
+            return Err(GraphError::Option(format!("a model in stages cannot have {what}: leave out one of them")));
+        }
+        if self.begins.is_empty() || self.index >= self.count() || self.micro_batches == 0 {
+            return Err(GraphError::Option(
+                "a model in stages needs a layer that begins one, and micro-batches".into(),
+            ));
+        }
+        if !options.shards.is_multiple_of(self.micro_batches) {
+            let reason = format!("{} shards are not divided into {} micro-batches", options.shards, self.micro_batches);
+            return Err(GraphError::Option(reason));
+        }
+        Ok(())
+    }
+}
+
+/// The stage of its model that a plan is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stage {
+    /// Its number, from 0.
+    pub index: usize,
+    /// The number of stages.
+    pub count: usize,
+    /// The name of the order.
+    pub schedule: StageSchedule,
+    /// The order in which a training step runs the micro-batches. Evaluation runs forward of one after another.
+    pub turns: Vec<Turn>,
+}
+
+impl Stage {
+    pub(crate) fn of(cut: &StageCut) -> Self {
+        let (index, count, schedule) = (cut.index, cut.count(), cut.schedule);
+        Stage { index, count, schedule, turns: schedule.turns(index, count, cut.micro_batches) }
+    }
+
+    /// Whether the model ends here, so that its outputs and the loss are those of this stage.
+    pub fn is_last(&self) -> bool {
+        self.index + 1 == self.count
+    }
+
+    /// The most micro-batches whose activations a step holds at a time.
+    pub fn in_flight(&self) -> usize {
+        let (mut now, mut most) = (0usize, 0);
+        for turn in &self.turns {
+            match turn {
+                Turn::Forward(_) => now += 1,
+                Turn::Backward(_) => now -= 1,
+            }
+            most = most.max(now);
+        }
+        most
+    }
+}
+
+/// `stage 0 of 2, gpipe: forward 0, forward 1, backward 0, backward 1`.
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Stage { index, count, schedule, turns } = self;
+        let turns: Vec<String> = turns.iter().map(Turn::to_string).collect();
+        write!(f, "stage {index} of {count}, {schedule}: {}", turns.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schedules_order_the_micro_batches() {
+        let check = |schedule: StageSchedule, [index, count, micro_batches]: [usize; 3], turns: &str, held: usize| {
+            let begins = vec![String::new(); count - 1];
+            let stage = Stage::of(&StageCut { begins, index, micro_batches, schedule });
+            let words =
+                stage.turns.iter().map(|turn| turn.to_string().replace("forward ", "F").replace("backward ", "B"));
+            assert_eq!(words.collect::<Vec<_>>().join(" "), turns);
+            assert_eq!(stage.in_flight(), held, "{turns}");
+        };
+        use StageSchedule::{GPipe, OneForwardOneBackward};
+        check(GPipe, [0, 2, 3], "F0 F1 F2 B0 B1 B2", 3);
+        check(GPipe, [1, 2, 1], "F0 B0", 1);
+        check(OneForwardOneBackward, [0, 2, 3], "F0 F1 B0 F2 B1 B2", 2);
+        check(OneForwardOneBackward, [1, 2, 3], "F0 B0 F1 B1 F2 B2", 1);
+        check(OneForwardOneBackward, [0, 3, 4], "F0 F1 F2 B0 F3 B1 B2 B3", 3);
+        check(OneForwardOneBackward, [0, 4, 2], "F0 F1 B0 B1", 2);
+    }
+}
