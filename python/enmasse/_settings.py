@@ -394,6 +394,16 @@ class Settings(TypedDict, total=False):
     """Where gradients are applied. "ddp": every rank updates, after sums that overlap with backward, as PyTorch's
     DistributedDataParallel. "dp": as its DataParallel, to compare with. The ranks are threads of one process; after
     backward the first device sums all gradients, updates, and copies the parameters to the others. Default: ddp."""
+    stages: str | Sequence[str] | Mapping[str, object] | None
+    """Layers that begin a stage of the model. The model is cut before these layers, in its order, and each rank
+    computes one stage: layer3 makes two of a ResNet. With a multiple of as many ranks, several compute each stage. The
+    weights are the bits of one rank with as many --shards. Default: one stage."""
+    schedule_stages: Literal["gpipe", "1f1b"] | None
+    """Order of work in stages. "gpipe" is forward of all micro-batches, then backward of all. "1f1b" alternates, so
+    that a stage holds the activations of fewer. The bits are the same. Default: gpipe."""
+    micro_batches: int | None
+    """Pieces of a batch in stages. A stage computes one while the next stage has another. Each has --batch samples, and
+    its own statistics in batch norms. Default: 4 for each stage."""
     ranks: Literal["process", "thread"] | None
     """What a rank is. A process, or a thread (for tests and debuggers). Default: process."""
     threads: int | None

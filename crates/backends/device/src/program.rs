@@ -313,6 +313,22 @@ pub trait Program: Send {
         Ok(())
     }
 
+    /// Whether this program holds a state tensor of its plans: one of a model in stages holds a part of them.
+    fn holds(&self, _tensor: &StateTensor) -> bool {
+        true
+    }
+
+    /// Whether logits, losses and hits are computed here: of a model in stages, by the last one. They are zero on the others.
+    fn gives_outputs(&self) -> bool {
+        true
+    }
+
+    /// Copies the state that other ranks alone hold to rank 0, or everywhere, where it can be read until the next step of training. All
+    /// ranks of the group must call it.
+    fn gather_state(&mut self, _everywhere: bool) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
     /// Runs the given phases of a step, in order. May return before they are done; [`Program::metrics`] returns errors of the
     /// step itself. Phases after [`Phase::Forward`] continue with the batch of that forward. A program that hosts several
     /// shards may require forward to backward of a training step in one call.

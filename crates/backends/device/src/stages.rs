@@ -4,7 +4,6 @@
 //! between nodes.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use enmasse_comm::{Cause, Group, Pair};
 use enmasse_graph::Plans;
@@ -107,12 +106,6 @@ impl StageLinks {
             false => self.after.as_ref().map(|after| &after.gradients),
         }
         .ok_or_else(|| none_beside(stage))
-    }
-
-    /// The time that this stage has waited for values of the stages beside it.
-    pub fn waited(&self) -> Duration {
-        let sides = [&self.before, &self.after].into_iter().flatten();
-        sides.flat_map(|side| [&side.activations, &side.gradients]).map(|pair| pair.group().waited()).sum()
     }
 }
 

@@ -39,8 +39,8 @@ struct Shared {
     completed: AtomicU64,
     /// The first operation that failed; all later ones fail too.
     failed_from: AtomicU64,
-    /// Nanoseconds that callers have waited for operations.
-    waited: AtomicU64,
+    /// Nanoseconds that callers have waited for operations of this group and of those split from the same job.
+    waited: Arc<AtomicU64>,
     /// Not used after a panic: the group has failed then.
     transport: Mutex<Box<dyn Transport>>,
     failure: Arc<Failure>,
@@ -67,6 +67,7 @@ impl Engine {
         failure: Arc<Failure>,
         recorder: FlightRecorder,
         options: GroupOptions,
+        waited: Arc<AtomicU64>,
     ) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             queue: Mutex::new(Queue { pending: VecDeque::with_capacity(CAPACITY), ..Queue::default() }),
@@ -74,7 +75,7 @@ impl Engine {
             done: Condvar::new(),
             completed: AtomicU64::new(0),
             failed_from: AtomicU64::new(u64::MAX),
-            waited: AtomicU64::new(0),
+            waited,
             transport: Mutex::new(transport),
             failure,
             recorder,
@@ -130,7 +131,7 @@ impl Engine {
         lock(&self.shared.transport).register_memory(memory);
     }
 
-    /// Total time that callers have waited for operations.
+    /// Total time that callers have waited for operations of this rank's groups.
     pub(crate) fn waited(&self) -> Duration {
         Duration::from_nanos(self.shared.waited.load(Ordering::Relaxed))
     }

@@ -65,6 +65,8 @@ pub(crate) struct GroupState {
     pub recorder: FlightRecorder,
     pub options: GroupOptions,
     pub watchdog: Arc<Watchdog>,
+    /// Nanoseconds that callers on this rank have waited.
+    waited: Arc<AtomicU64>,
     pub connectivity: Connectivity,
     /// `None` in a job of one rank, and between threads.
     #[expect(dead_code, reason = "held for its drop")]
@@ -95,7 +97,8 @@ impl GroupState {
     ) -> Self {
         let watchdog = Arc::new(Watchdog::new(failure.clone()));
         let told = Arc::new(Told(failure.clone()));
-        GroupState { failure, recorder, options, watchdog, connectivity, liveness, told }
+        let waited = Arc::default();
+        GroupState { failure, recorder, options, watchdog, waited, connectivity, liveness, told }
     }
 
     fn within_process(failure: Arc<Failure>, options: GroupOptions) -> Self {
@@ -154,7 +157,8 @@ impl Group {
     ) -> Result<Self, JoinError> {
         let region = transport.as_ref().and_then(|transport| transport.region());
         let start = |transport| {
-            Engine::start(transport, group_state.failure.clone(), group_state.recorder.clone(), group_state.options)
+            let GroupState { failure, recorder, options, waited, .. } = &group_state;
+            Engine::start(transport, failure.clone(), recorder.clone(), *options, waited.clone())
         };
         let engine = transport.map(start).transpose().map_err(JoinError::Thread)?;
         Ok(Self::of(members, engine, region, ways, group_state))
@@ -224,8 +228,8 @@ impl Group {
         self.core.group_state.failure.host(*self.core.members.job_ranks.get(rank)?)
     }
 
-    /// Total time that callers on this rank have waited for operations of this group to end, including the time in which they
-    /// carried them out.
+    /// Total time that callers on this rank have waited for operations of its groups to end, of this one and of those split from the
+    /// same job, including the time in which they carried them out.
     pub fn waited(&self) -> Duration {
         self.core.engine.as_ref().map_or(Duration::ZERO, Engine::waited)
     }

@@ -77,7 +77,7 @@ pub use passes::{
 pub use plan::{Plan, Plans, StateTensor};
 pub use quantization::quantized_values;
 pub use recomputation::{Recompute, Recomputed};
-pub use stage::{Stage, StageCut, StageSchedule, Turn};
+pub use stage::{Stage, StageAction, StageCut, StageSchedule};
 pub use target::{Fuse, Target};
 pub use teacher::{TEACHER_PREFIX, Teacher};
 pub use value::{Axes, Parameter, Role, Value, ValueId};

@@ -27,14 +27,15 @@ impl StageSchedule {
 
     /// What stage `index` of `count` runs in a step. Backward comes in the order of the micro-batches, so that the gradients of each
     /// are added to the earlier ones in the order of any other program.
-    pub fn turns(self, index: usize, count: usize, micro_batches: usize) -> Vec<Turn> {
+    pub fn actions(self, index: usize, count: usize, micro_batches: usize) -> Vec<StageAction> {
         let ahead = match self {
             StageSchedule::GPipe => micro_batches,
             StageSchedule::OneForwardOneBackward => (count - 1 - index).min(micro_batches),
         };
-        let first = (0..ahead).map(Turn::Forward);
-        let both = (ahead..micro_batches).flat_map(|next| [Turn::Forward(next), Turn::Backward(next - ahead)]);
-        first.chain(both).chain((micro_batches - ahead..micro_batches).map(Turn::Backward)).collect()
+        let first = (0..ahead).map(StageAction::Forward);
+        let both =
+            (ahead..micro_batches).flat_map(|next| [StageAction::Forward(next), StageAction::Backward(next - ahead)]);
+        first.chain(both).chain((micro_batches - ahead..micro_batches).map(StageAction::Backward)).collect()
     }
 }
 
@@ -46,18 +47,18 @@ impl fmt::Display for StageSchedule {
 
 /// A part of a step for one micro-batch, by its number among those of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Turn {
+pub enum StageAction {
     /// Forward and loss.
     Forward(usize),
     /// Backward.
     Backward(usize),
 }
 
-impl fmt::Display for Turn {
+impl fmt::Display for StageAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Turn::Forward(micro_batch) => write!(f, "forward {micro_batch}"),
-            Turn::Backward(micro_batch) => write!(f, "backward {micro_batch}"),
+            StageAction::Forward(micro_batch) => write!(f, "forward {micro_batch}"),
+            StageAction::Backward(micro_batch) => write!(f, "backward {micro_batch}"),
         }
     }
 }
@@ -122,13 +123,13 @@ pub struct Stage {
     /// The name of the order.
     pub schedule: StageSchedule,
     /// The order in which a training step runs the micro-batches. Evaluation runs forward of one after another.
-    pub turns: Vec<Turn>,
+    pub actions: Vec<StageAction>,
 }
 
 impl Stage {
     pub(crate) fn of(cut: &StageCut) -> Self {
         let (index, count, schedule) = (cut.index, cut.count(), cut.schedule);
-        Stage { index, count, schedule, turns: schedule.turns(index, count, cut.micro_batches) }
+        Stage { index, count, schedule, actions: schedule.actions(index, count, cut.micro_batches) }
     }
 
     /// Whether the model ends here, so that its outputs and the loss are those of this stage.
@@ -139,10 +140,10 @@ impl Stage {
     /// The most micro-batches whose activations a step holds at a time.
     pub fn in_flight(&self) -> usize {
         let (mut now, mut most) = (0usize, 0);
-        for turn in &self.turns {
-            match turn {
-                Turn::Forward(_) => now += 1,
-                Turn::Backward(_) => now -= 1,
+        for action in &self.actions {
+            match action {
+                StageAction::Forward(_) => now += 1,
+                StageAction::Backward(_) => now -= 1,
             }
             most = most.max(now);
         }
@@ -153,9 +154,9 @@ impl Stage {
 /// `stage 0 of 2, gpipe: forward 0, forward 1, backward 0, backward 1`.
 impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Stage { index, count, schedule, turns } = self;
-        let turns: Vec<String> = turns.iter().map(Turn::to_string).collect();
-        write!(f, "stage {index} of {count}, {schedule}: {}", turns.join(", "))
+        let Stage { index, count, schedule, actions } = self;
+        let actions: Vec<String> = actions.iter().map(StageAction::to_string).collect();
+        write!(f, "stage {index} of {count}, {schedule}: {}", actions.join(", "))
     }
 }
 
@@ -165,13 +166,15 @@ mod tests {
 
     #[test]
     fn schedules_order_the_micro_batches() {
-        let check = |schedule: StageSchedule, [index, count, micro_batches]: [usize; 3], turns: &str, held: usize| {
+        let check = |schedule: StageSchedule, [index, count, micro_batches]: [usize; 3], actions: &str, held: usize| {
             let begins = vec![String::new(); count - 1];
             let stage = Stage::of(&StageCut { begins, index, micro_batches, schedule });
-            let words =
-                stage.turns.iter().map(|turn| turn.to_string().replace("forward ", "F").replace("backward ", "B"));
-            assert_eq!(words.collect::<Vec<_>>().join(" "), turns);
-            assert_eq!(stage.in_flight(), held, "{turns}");
+            let words = stage
+                .actions
+                .iter()
+                .map(|action| action.to_string().replace("forward ", "F").replace("backward ", "B"));
+            assert_eq!(words.collect::<Vec<_>>().join(" "), actions);
+            assert_eq!(stage.in_flight(), held, "{actions}");
         };
         use StageSchedule::{GPipe, OneForwardOneBackward};
         check(GPipe, [0, 2, 3], "F0 F1 F2 B0 B1 B2", 3);

@@ -1,6 +1,8 @@
 //! What ranks must agree on, and how they reach agreement. Before the first step they compare plan, configuration, data
 //! and weights. A resumed run takes the state of rank 0. Parameters must be the same after every step.
 
+use std::collections::HashSet;
+
 use enmasse_comm::{Cause, CauseKind, Group};
 use enmasse_data::Dataset;
 use enmasse_device::{Device, DeviceError, Program, Which};
@@ -131,8 +133,8 @@ pub fn check_ranks(group: &Group, program: &mut dyn Program, step: u64) -> Resul
     for (index, name) in names.iter().enumerate() {
         let of_rank = |rank: usize| all[rank * names.len() + index];
         if let Some(rank) = (1..group.world_size()).find(|&rank| of_rank(rank) != of_rank(0)) {
-            let message = format!("after step {step} the tensor {name} differs from rank 0's");
-            return fail(group, Cause::new(CauseKind::Desync, message).of_rank(rank));
+            let message = format!("after step {step} the tensor {name} differs from rank {}'s", group.job_rank(0));
+            return fail(group, Cause::new(CauseKind::Desync, message).of_rank(group.job_rank(rank)));
         }
     }
     Ok(())
@@ -165,12 +167,14 @@ pub fn broadcast_states(group: &Group, own: &CallbackStates) -> Result<CallbackS
 /// Copies every state tensor of rank 0 to the others that hold it.
 pub fn broadcast_state(group: &Group, program: &mut dyn Program) -> Result<(), TrainError> {
     let held = held_by_all(program);
-    let shared = program.plans().state.iter().filter(|tensor| held(tensor));
-    let names: Vec<String> = shared.map(|tensor| tensor.name.clone()).collect();
+    let shared = program.plans().state.iter().filter(|tensor| held(tensor) || !program.holds(tensor));
+    let named: Vec<(String, usize)> = shared.map(|tensor| (tensor.name.clone(), tensor.shape.elements())).collect();
     // One at a time: a large model is not in memory twice.
-    for name in names {
+    for (name, elements) in named {
         let which = |tensor: &StateTensor| tensor.name == name;
         let mut tensor = map_state(program, &which, &|_, values| values.to_vec())?.concat();
+        // Another stage of the model holds it.
+        tensor.resize(elements, 0.0);
         group.broadcast(&mut tensor, 0)?;
         program.fill_state(&which, &|_, first, values| values.copy_from_slice(&tensor[first..first + values.len()]))?;
     }
@@ -179,8 +183,16 @@ pub fn broadcast_state(group: &Group, program: &mut dyn Program) -> Result<(), T
 
 /// Chooses the state tensors of the run that every rank of the program's group holds.
 pub(crate) fn held_by_all(program: &dyn Program) -> impl Fn(&StateTensor) -> bool + use<> {
+    let elsewhere: HashSet<String> = program
+        .plans()
+        .state
+        .iter()
+        .filter(|tensor| !program.holds(tensor))
+        .map(|tensor| tensor.name.clone())
+        .collect();
     let one_updates = program.plans().train.as_ref().is_some_and(Plan::is_replicated);
     move |tensor| match tensor.slot.arena {
+        _ if elsewhere.contains(&tensor.name) => false,
         Arena::Optimizer(_) => !one_updates,
         // Each rank has read it from its file.
         Arena::Teacher => false,

@@ -76,9 +76,7 @@ pub use recompute::Recomputation;
 pub use resume::Resume;
 pub use setting::{Scope, Setting, SettingGroup};
 pub use value::{
-    AllReduceAlgorithm, AnnealStrategy, Augmentation, Balance, Decoding, ErasingColors, LossKind, LrScaling,
-    OnBadSample, RankKind, ReducePrecision, RequeueSignal, SamplerKind, ScheduleKind, SettingKind, Shuffling,
-    SplitRule, StrategyKind, SumOrder, TransportKind, UnusedParameters,
+    AllReduceAlgorithm, AnnealStrategy, Augmentation, Balance, Decoding, ErasingColors, LossKind, LrScaling, OnBadSample, RankKind, ReducePrecision, RequeueSignal, SamplerKind, ScheduleKind, SettingKind, Shuffling, SplitRule, StageScheduleKind, StrategyKind, SumOrder, TransportKind, UnusedParameters,
 };
 
 use value::{Inspection, SettingValue};
@@ -543,6 +541,15 @@ settings! {
         /// Where gradients are applied
         /// "ddp": every rank updates, after sums that overlap with backward, as PyTorch's DistributedDataParallel. "dp": as its DataParallel, to compare with. The ranks are threads of one process; after backward the first device sums all gradients, updates, and copies the parameters to the others.
         strategy: StrategyKind = StrategyKind::Ddp, "NAME", ANY, Run;
+        /// Layers that begin a stage of the model
+        /// The model is cut before these layers, in its order, and each rank computes one stage: layer3 makes two of a ResNet. With a multiple of as many ranks, several compute each stage. The weights are the bits of one rank with as many --shards.
+        stages: Vec<String> = Vec::new() => "one stage", "LAYERS", ANY, Run;
+        /// Order of work in stages
+        /// "gpipe" is forward of all micro-batches, then backward of all. "1f1b" alternates, so that a stage holds the activations of fewer. The bits are the same.
+        schedule_stages: StageScheduleKind = StageScheduleKind::GPipe, "NAME", ANY, Run;
+        /// Pieces of a batch in stages
+        /// A stage computes one while the next stage has another. Each has --batch samples, and its own statistics in batch norms.
+        micro_batches: Option<usize> = None => "4 for each stage", "M", at_least(1), Run;
         /// What a rank is
         /// A process, or a thread (for tests and debuggers).
         ranks: RankKind = RankKind::Process, "KIND", ANY, Run;

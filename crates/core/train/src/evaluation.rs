@@ -76,6 +76,7 @@ pub(crate) fn evaluate_until(
 ) -> Result<(Evaluation, bool), TrainError> {
     let mut tally = pass.tally(&program.plans().evaluate);
     let group = pass.group;
+    let counts = program.gives_outputs();
     let is_stopped = |request: Option<Request>| matches!(request, Some(Request::Stop(_)));
     let mut sums = Sums::default();
     let mut stopped = false;
@@ -93,7 +94,7 @@ pub(crate) fn evaluate_until(
         }
         // Logits are those of the batch last submitted, so they are read before the next one, which is ready by now.
         count_last(program, &mut tally, in_flight.as_ref())?;
-        let (labels, samples) = (batch.labels.clone(), batch.valid as u64);
+        let (labels, samples) = (batch.labels.clone(), if counts { batch.valid as u64 } else { 0 });
         let indices = batch.indices.clone();
         let ticket = submit(program, batch, pass.position.epoch)?;
         if let Some(earlier) = in_flight.replace(SubmittedBatch { ticket, labels, indices, samples }) {
@@ -126,7 +127,7 @@ struct SubmittedBatch {
 
 /// Counts the predictions of the batch last submitted, and waits for it; nothing where no logits are needed.
 fn count_last(program: &mut dyn Program, tally: &mut Tally, last: Option<&SubmittedBatch>) -> Result<(), DeviceError> {
-    if let Some(last) = last.filter(|_| tally.reads()) {
+    if let Some(last) = last.filter(|_| tally.reads() && program.gives_outputs()) {
         tally.add(&last.labels, &last.indices, &program.store("logits")?);
     }
     Ok(())
@@ -156,7 +157,7 @@ pub fn predict(
         let places: Vec<(usize, u64)> = batch.places().map(|place| (place, batch.indices[place])).collect();
         submit(program, batch, 0)?;
         let logits = program.store("logits")?;
-        for (place, index) in places {
+        for (place, index) in places.into_iter().filter(|_| program.gives_outputs()) {
             rows[index as usize] = task.decode(&logits[place * outputs..(place + 1) * outputs]);
         }
     }

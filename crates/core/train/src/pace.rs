@@ -149,6 +149,8 @@ fn waited(group: Option<&Group>) -> Duration {
 #[derive(Debug)]
 pub(crate) struct Paces {
     ranks: Vec<RankPace>,
+    /// Ranks that compute the same shards one after another.
+    stages: f64,
     /// Steps of the epoch so far.
     steps: u64,
 }
@@ -186,15 +188,16 @@ pub(crate) struct RankShares {
 }
 
 impl Paces {
-    pub fn new(map: &ShardMap, group: Option<&Group>) -> Self {
+    /// The paces of ranks that host the shards of `map`, each of them on the ranks of so many stages.
+    pub fn new(map: &ShardMap, stages: usize, group: Option<&Group>) -> Self {
         let host = |rank: usize| group.and_then(|group| group.host(rank)).unwrap_or_default().to_owned();
         let rank = |rank: usize| RankPace {
             host: host(rank),
-            shards: map.local(rank).len() as f64,
+            shards: map.local(rank % map.ranks()).len() as f64,
             epoch: Pace::default(),
             best: None,
         };
-        Paces { ranks: (0..map.ranks()).map(rank).collect(), steps: 0 }
+        Paces { ranks: (0..stages * map.ranks()).map(rank).collect(), stages: stages as f64, steps: 0 }
     }
 
     /// Adds an interval of `steps` steps, and returns the rank that the others waited for in it.
@@ -215,7 +218,7 @@ impl Paces {
         let share = |part: f64, pace: &Pace| part / pace.total().max(1e-9);
         let shards: f64 = self.ranks.iter().map(|rank| rank.shards).sum();
         let of_rank = |(rank, pace): (&RankPace, &Pace)| RankShares {
-            images: rank.shards / shards,
+            images: rank.shards * self.stages / shards,
             data_wait: share(pace.data, pace),
             rank_wait: share(pace.ranks, pace),
         };
@@ -277,7 +280,7 @@ mod tests {
     use super::*;
 
     fn paces(shards: usize, ranks: usize) -> Paces {
-        Paces::new(&ShardMap::new(shards, ranks).unwrap(), None)
+        Paces::new(&ShardMap::new(shards, ranks).unwrap(), 1, None)
     }
 
     /// Seconds of data, compute, other and ranks.

@@ -8,7 +8,7 @@ use enmasse_device::{DeviceError, Program};
 use enmasse_graph::optimizers::Custom;
 use enmasse_graph::{
     AVERAGE_PREFIX, Arena, Averaging, CompileOptions, Freeze, GraphError, GroupRule, LayerRates, Loss, Measured,
-    Metric, Optimizer, ParameterGroups, PerSample, Plans, StateTensor, Strategy, Target, TargetKind, Tensor,
+    Metric, Optimizer, ParameterGroups, PerSample, Plans, StageCut, StateTensor, Strategy, Target, TargetKind, Tensor,
 };
 
 use crate::config::of_optimizers;
@@ -173,6 +173,26 @@ fn without_effect(name: &str, value: &str, own: &str) -> TrainError {
     TrainError::Graph(GraphError::Option(reason))
 }
 
+/// The plans of each stage of a configuration, as [`compile_plans`] makes those of the whole model; none if the model is not cut.
+pub fn compile_stages(
+    config: &TrainConfig,
+    preparation: &Preparation,
+    model: &ModelFn,
+    objective: &Objective,
+    outputs: usize,
+    shards: usize,
+    target: &Target,
+) -> Result<Vec<Plans>, TrainError> {
+    let whole = options(config, preparation, objective, outputs, shards)?;
+    let stage = |index| {
+        let begins = config.stages.clone();
+        let (micro_batches, schedule) = (config.micro_batches(), config.schedule_stages.into());
+        let stage = Some(StageCut { begins, index, micro_batches, schedule });
+        Ok(target.compile(&|x| model(x, outputs), &CompileOptions { stage, ..whole.clone() })?)
+    };
+    if config.stages.is_empty() { Ok(Vec::new()) } else { (0..=config.stages.len()).map(stage).collect() }
+}
+
 /// The plans of a configuration, for a model of so many outputs (classes), this number of shards, the target of a device, and images
 /// prepared in this way. With [`Recomputation::Auto`](crate::Recomputation::Auto) nothing is computed again: the trainer puts bytes in its
 /// place.
@@ -188,8 +208,20 @@ pub fn compile_plans(
     shards: usize,
     target: &Target,
 ) -> Result<Plans, TrainError> {
+    let options = options(config, preparation, objective, outputs, shards)?;
+    Ok(target.compile(&|x| model(x, outputs), &options)?)
+}
+
+/// The options with which the whole model of a configuration is compiled.
+fn options(
+    config: &TrainConfig,
+    preparation: &Preparation,
+    objective: &Objective,
+    outputs: usize,
+    shards: usize,
+) -> Result<CompileOptions, TrainError> {
     let task = objective.task();
-    let options = CompileOptions {
+    Ok(CompileOptions {
         shards,
         recompute: config.recompute.option().unwrap_or_default(),
         drop_path: config.drop_path.map(|rate| rate as f32),
@@ -231,8 +263,7 @@ pub fn compile_plans(
         std: preparation.normalization.std.clone(),
         allow_unused: config.unused_parameters == UnusedParameters::Zero,
         ..CompileOptions::new(config.model.clone(), config.batch_per_shard(shards), preparation.train.size(), outputs)
-    };
-    Ok(target.compile(&|x| model(x, outputs), &options)?)
+    })
 }
 
 /// The plans that compute what the model's last layer reads, for the shards of one rank, of images prepared for evaluation.

@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use enmasse_comm::{Group, ShardMap};
 use enmasse_data::{Batches, EpochOrder, EvalLoader, Sharding, TrainLoader};
-use enmasse_device::{Device, Program, StepInputs, StepMetrics, Ticket};
+use enmasse_device::{Device, Program, RankStage, StepInputs, StepMetrics, Ticket};
 use enmasse_graph::{Mode, Phase};
 use enmasse_system::machine::peak_rss_bytes;
 use enmasse_weights::Matching;
@@ -196,6 +196,10 @@ struct Session {
     evaluation: EvaluationInput,
     sharding: Sharding,
     map: ShardMap,
+    /// The stage of the model that this rank computes.
+    place: RankStage,
+    /// The ranks with the same one, of a model in stages.
+    replicas: Option<Group>,
     preparation: Preparation,
     tuning: Option<Tuning>,
     /// The tensors that were loaded from `--weights`, on rank 0.
@@ -253,6 +257,8 @@ impl Session {
         total: u64,
         times: EpochTimes,
     ) -> Result<Option<Request>, TrainError> {
+        // Callbacks on rank 0 read the whole of it.
+        self.program.gather_state(false)?;
         let validation = match self.awaits_validation(&trainer.config) {
             true => match self.validate(trainer)? {
                 Some(found) => Some(found),
@@ -290,7 +296,7 @@ impl Session {
             data_wait: times.pace.data_wait,
             rank_wait: times.pace.rank_wait,
             seconds: times.seconds,
-            world_size: self.map.ranks(),
+            world_size: self.place.stages * self.place.replicas,
             partial: self.position.samples < total,
             unvalidated: validation.is_none(),
             unreadable: self.bad_samples.known().len() as u64,
@@ -516,7 +522,7 @@ impl Session {
         epoch.finishing = None;
         let step = self.position.optimizer_step;
         if let (true, Some(group)) = (config.check_ranks, group) {
-            check_ranks(group, self.program.as_mut(), step)?;
+            check_ranks(self.replicas.as_ref().unwrap_or(group), self.program.as_mut(), step)?;
         }
         if asked || (config.save_every > 0 && step.is_multiple_of(config.save_every)) {
             self.tracer.at(group, "writing a checkpoint");

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use enmasse_comm::{Group, tree_fold};
 use enmasse_device::{DeviceError, Hosting, Memory, ShardSchedule, StageGroups, StepInputs, StepMetrics, step_metrics};
-use enmasse_graph::{Arena, Mode, Phase, Plan, Plans, Turn, ValueId};
+use enmasse_graph::{Arena, Mode, Phase, Plan, Plans, StageAction, ValueId};
 use enmasse_tensor::AlignedBuffer;
 
 use super::allocate;
@@ -183,9 +183,9 @@ impl Bound {
         self.schedule.check_phases(plan.mode, phases)?;
         if let (Some(stage), Phase::Backward) = (&plan.stage, last) {
             let backward = plan.instructions.partition_point(|node| node.phase < Phase::Backward);
-            for turn in &stage.turns {
-                match *turn {
-                    Turn::Forward(shard) => {
+            for action in &stage.actions {
+                match *action {
+                    StageAction::Forward(shard) => {
                         (range.start..backward).try_for_each(|index| execute(shard, index))?;
                         save(
                             &mut self.saved,
@@ -195,7 +195,9 @@ impl Bound {
                             self.schedule.activations_of(shard) * self.strides[1],
                         );
                     }
-                    Turn::Backward(shard) => (backward..range.end).try_for_each(|index| execute(shard, index))?,
+                    StageAction::Backward(shard) => {
+                        (backward..range.end).try_for_each(|index| execute(shard, index))?
+                    }
                 }
             }
             return Ok(());

@@ -1,8 +1,7 @@
 //! Values that are wrong, alone or together.
 
 use super::{
-    AllReduceAlgorithm, Balance, ConfigError, FineTune, OptimizerKind, RankKind, Recomputation, ReducePrecision,
-    RunConfig, SETTINGS, ScheduleKind, Setting, SettingSource, Shuffling, StrategyKind, SumOrder, TrainConfig,
+    AllReduceAlgorithm, Balance, ConfigError, FineTune, MetricName, OptimizerKind, Precision, RankKind, Recomputation, ReducePrecision, RunConfig, SETTINGS, ScheduleKind, Setting, SettingSource, Shuffling, StrategyKind, SumOrder, TrainConfig,
 };
 
 impl TrainConfig {
@@ -83,6 +82,7 @@ impl RunConfig {
             dp && train.ranks == RankKind::Process && Setting::find("ranks").map(&source).is_some_and(is_given);
         let reason = "has ranks that are threads of one process; leave out `ranks = process`, or use `strategy = ddp`";
         together("strategy", processes, reason.to_owned())?;
+        check_stages(train, &together)?;
         let other = train.resume.run().zip(train.out.as_deref()).filter(|(run, out)| run != out);
         let reason = other.map_or(String::new(), |(_, out)| {
             format!("the run goes on in its own folder; leave out `out = {}`", out.display())
@@ -131,6 +131,35 @@ impl RunConfig {
         let warmup = train.warmup_epochs > epochs as f64 && train.fine_tune != Some(FineTune::Head);
         together("warmup_epochs", warmup, format!("must not be more than the {epochs} epochs of the run"))
     }
+}
+
+/// Refuses settings that need all stages of a model at once.
+fn check_stages(
+    train: &TrainConfig,
+    together: &impl Fn(&str, bool, String) -> Result<(), ConfigError>,
+) -> Result<(), ConfigError> {
+    let all = [
+        ("sync_bn", train.sync_bn, "leave out one of them"),
+        ("strategy", train.strategy == StrategyKind::Dp, "use `strategy = ddp`"),
+        ("clip_norm", train.clip_norm.is_some(), "leave out one of them"),
+        ("metrics", train.metrics.contains(&MetricName::GradientNorm), "leave out `gradient_norm`"),
+        ("ema", train.ema.is_some(), "leave out one of them"),
+        ("lookahead", train.lookahead.is_some(), "leave out one of them"),
+        ("precision", train.precision == Precision::F16, "use `precision = bf16` or f32"),
+        ("grad_checkpointing", train.grad_checkpointing, "leave out one of them"),
+        ("layer_decay", train.layer_decay != 1.0, "leave out one of them"),
+        ("head_lr_mult", train.head_lr_mult != 1.0, "leave out one of them"),
+        ("teacher", train.teacher.is_some(), "leave out one of them"),
+        ("fine_tune", train.fine_tune.is_some(), "leave out one of them"),
+        ("tune", train.tune, "leave out one of them"),
+        ("trace_steps", train.trace_steps.is_some(), "leave out one of them"),
+        ("find_lr", train.find_lr, "search without `stages`"),
+        ("find_batch", train.find_batch, "search without `stages`"),
+    ];
+    let is_cut = !train.stages.is_empty();
+    all.into_iter().try_for_each(|(name, is_given, remedy)| {
+        together(name, is_cut && is_given, format!("has no meaning for a model in `stages`; {remedy}"))
+    })
 }
 
 /// Whether a value comes from the user, for this run.

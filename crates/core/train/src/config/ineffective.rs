@@ -128,6 +128,14 @@ const UNLESS: &[Rule] = &[
     ("mlflow", |config, _| config.keeps_nothing(), "where nothing is kept"),
     ("histograms", |config, _| config.keeps_nothing(), "where nothing is kept"),
     ("tune", |config, _| config.keeps_nothing(), "in a trial or search, which takes the usual algorithms"),
+    ("schedule_stages", |config, _| config.stages.is_empty(), "without `stages`"),
+    ("shards", |config, _| !config.stages.is_empty(), "with `stages`, where `micro_batches` are the shards of a rank"),
+    (
+        "accumulate",
+        |config, _| !config.stages.is_empty(),
+        "with `stages`, where `micro_batches` are the shards of a rank",
+    ),
+    ("micro_batches", |config, _| config.stages.is_empty(), "without `stages`"),
     ("ranks", has_ranks, "in ranks that a launcher has started"),
 ];
 

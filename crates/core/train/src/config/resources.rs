@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use super::{Devices, OnBadSample, ProgramConfig, RankKind, StrategyKind, TrainConfig};
+use enmasse_device::{DeviceError, RankStage};
+use enmasse_graph::StageSchedule;
+
+use super::{Devices, OnBadSample, ProgramConfig, RankKind, StageScheduleKind, StrategyKind, TrainConfig};
 
 /// Height and width of images if the data set has no size of its own: the training size of torchvision's models.
 const DEFAULT_SIZE: usize = 224;
@@ -36,8 +39,28 @@ impl TrainConfig {
         self.on_bad_sample.unwrap_or(default)
     }
 
-    /// Shards of the global batch on `world_size` ranks: `--shards`, or `--accumulate` for each rank.
+    /// Ranks that compute the same, each for shards of its own: all of `world_size`, or those of one stage of the model.
+    pub fn replicas(&self, world_size: usize) -> Result<usize, DeviceError> {
+        Ok(self.rank_stage(0, world_size)?.replicas)
+    }
+
+    /// The stage of a rank, and its number among those with the same one.
+    pub fn rank_stage(&self, rank: usize, world_size: usize) -> Result<RankStage, DeviceError> {
+        RankStage::new(rank, world_size.max(1), self.stages.len() + 1)
+    }
+
+    /// Micro-batches of a rank of a model in stages: `--micro-batches`, or 4 for each stage, unless the global batch has fewer samples.
+    pub fn micro_batches(&self) -> usize {
+        let default = 4 * (self.stages.len() + 1);
+        self.micro_batches.unwrap_or(if self.batch.is_some() { default } else { default.min(self.global_batch) })
+    }
+
+    /// Shards of the global batch on `world_size` ranks: `--shards`, or `--accumulate` for each rank. Of a model in stages they are the
+    /// micro-batches.
     pub fn shard_count(&self, world_size: usize) -> usize {
+        if !self.stages.is_empty() {
+            return self.micro_batches().saturating_mul((world_size / (self.stages.len() + 1)).max(1));
+        }
         self.shards.unwrap_or(self.accumulate.saturating_mul(world_size.max(1)))
     }
 
@@ -67,6 +90,15 @@ impl TrainConfig {
     /// Decoding threads of the rank at `local_rank`: `--loader-threads`, or its share of the node's cores.
     pub fn loader_threads_of_rank(&self, cores: usize, local_rank: usize, local_ranks: usize) -> usize {
         self.loader_threads.unwrap_or(share(cores, local_rank, local_ranks))
+    }
+}
+
+impl From<StageScheduleKind> for StageSchedule {
+    fn from(kind: StageScheduleKind) -> Self {
+        match kind {
+            StageScheduleKind::GPipe => StageSchedule::GPipe,
+            StageScheduleKind::OneForwardOneBackward => StageSchedule::OneForwardOneBackward,
+        }
     }
 }
 

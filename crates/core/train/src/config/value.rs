@@ -310,6 +310,13 @@ choices! {
         /// The first rank updates, and copies the parameters to the others: PyTorch's `DataParallel`.
         Dp = "dp",
     }
+    /// The order of micro-batches in the stages of a model.
+    StageScheduleKind {
+        /// Forward of all, then backward of all.
+        GPipe = "gpipe",
+        /// Forward and backward in turns.
+        OneForwardOneBackward = "1f1b",
+    }
     /// The curve of one cycle.
     AnnealStrategy {
         /// Halves of cosines.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use enmasse_comm::{Group, ShardMap};
 use enmasse_data::{DecodePool, Sharding, TrainLoader, skip_limit};
-use enmasse_device::{Device, Hosting};
+use enmasse_device::{Device, Hosting, Program};
 use enmasse_graph::{Arena, Plans};
 use enmasse_system::machine::resident_bytes;
 
@@ -20,9 +20,10 @@ use crate::checkpoint::CallbackStates;
 use crate::config::ByteCount;
 use crate::memory::{ProcessMemory, RankMemory, check_device_memory, check_memory, excess, program_memory};
 use crate::pace::Paces;
-use crate::plans::{compile_features, compile_plans, initialize, training_metrics};
+use crate::plans::{compile_features, compile_plans, compile_stages, initialize, training_metrics};
 use crate::resumption::rescheduled;
 use crate::run_writer::{RunFiles, RunWriter};
+use crate::staged::StagedProgram;
 use crate::survivor::Survivor;
 use crate::trace::{Tracer, at};
 use crate::tuning::tune;
@@ -56,9 +57,10 @@ impl Session {
             return Err(ConfigError::Value { what: format!("monitor {}", monitor.name), reason }.into());
         }
         data.parts().try_for_each(|(part, dataset)| data.check_labels(task.as_ref(), part, dataset.as_ref()))?;
-        let map = ShardMap::new(config.shard_count(world_size), world_size)?;
+        let place = config.rank_stage(rank, world_size)?;
+        let map = ShardMap::new(config.shard_count(world_size), place.replicas)?;
         let shards = map.shards();
-        let sharding = Sharding { local: map.local(rank), shards, batch: config.batch_per_shard(shards) };
+        let sharding = Sharding { local: map.local(place.replica), shards, batch: config.batch_per_shard(shards) };
         let pool = DecodePool::new(trainer.decoders())?.timeout(config.timeout(world_size));
         let preparation = Preparation::of(config, data);
         let objective = objective.taught(config, &preparation, Some(data))?;
@@ -89,8 +91,16 @@ impl Session {
         let compile = |config: &TrainConfig| {
             compile_plans(config, &preparation, model, &objective, task.outputs(), shards, &device.target())
         };
+        let compile_stages = |config: &TrainConfig| {
+            compile_stages(config, &preparation, model, &objective, task.outputs(), shards, &device.target())
+        };
+        // The plans of the rank of each stage.
+        let own = |config: &TrainConfig| match compile_stages(config)?.into_iter().nth(place.stage) {
+            Some(own) => Ok(own),
+            None => Ok::<_, TrainError>(compile(config)?.of_rank(rank)),
+        };
         let mut plans = compile(config)?;
-        let hosting = Hosting::of(map, rank);
+        let hosting = Hosting::of(map, place.replica);
         let process = ProcessMemory {
             resident: resident_bytes() as usize,
             ranks: match config.rank_kind() {
@@ -126,6 +136,7 @@ impl Session {
             }
         }
         let config = &settled;
+        let stages = compile_stages(config)?;
         if let Some(group) = group {
             compare_devices(group, device, run.program.share_devices)?;
         }
@@ -139,7 +150,13 @@ impl Session {
         let tuning = agree_on_algorithms(config, device, group, writer.as_mut(), &mut plans)?;
         if let Some(group) = group {
             compare_setup(group, run, data, &plans)?;
+            if !stages.is_empty() {
+                let texts: String = stages.iter().filter_map(|plans| Some(plans.train.as_ref()?.to_string())).collect();
+                group.compare(&[("plans of the stages", &texts)])?;
+            }
         }
+        let replicas = group.filter(|_| !stages.is_empty()).map(|group| place.replicas_of(group)).transpose()?;
+        let peers = replicas.as_ref().or(group);
         let head = match config.fine_tune {
             // A head is fitted to classes; others are trained by steps.
             Some(_) if task.target() == TargetKind::Class => {
@@ -152,10 +169,9 @@ impl Session {
         let plans = plans.of_rank(rank);
         let loading = process.loading.max(head.as_ref().map_or(0, HeadPhase::bytes));
         let process = ProcessMemory { loading, ..process };
-        let program = program_memory(device, &plans, &hosting)?;
+        let program = program_memory(device, stages.get(place.stage).unwrap_or(&plans), &hosting)?;
         let program_with = |batch: usize| {
-            let plans = compile(&TrainConfig { batch: Some(batch), ..config.clone() })?;
-            program_memory(device, &plans.of_rank(rank), &hosting)
+            program_memory(device, &own(&TrainConfig { batch: Some(batch), ..config.clone() })?, &hosting)
         };
         check_device_memory(device, program, sharding.batch, &program_with)?;
         let on_device = device.free_memory()?.is_some();
@@ -165,8 +181,13 @@ impl Session {
             Ok(RankMemory::new(program_with(batch)?, on_device, batches, &process).total())
         };
         check_memory(group, memory.total(), process.own_resident(), sharding.batch, &with_batch)?;
-        let mut program = device.compile(plans, trainer.group.clone())?;
+        let mut program: Box<dyn Program> = match group.filter(|_| !stages.is_empty()) {
+            Some(group) => Box::new(StagedProgram::new(device, plans, stages, place, group.clone())?),
+            None => device.compile(plans, trainer.group.clone())?,
+        };
         initialize(program.as_mut(), config.seed)?;
+        // Rank 0 may read files into a part of it, and pass on the whole.
+        program.gather_state(false)?;
         let mut pretrained = None;
         let mut position = Position::default();
         let mut states = CallbackStates::new();
@@ -209,8 +230,8 @@ impl Session {
         if let Some(teacher) = &objective.teacher {
             teacher.load(program.as_mut())?;
         }
-        if let Some(group) = group {
-            compare_weights(group, program.as_mut(), position.is_resumed())?;
+        if let Some(peers) = peers {
+            compare_weights(peers, program.as_mut(), position.is_resumed())?;
         }
         // From here on a request to stop ends the run with a checkpoint. What comes before it leaves nothing.
         trainer.callbacks.control.requests.heed(true);
@@ -247,6 +268,8 @@ impl Session {
             evaluation,
             sharding,
             map,
+            place,
+            replicas,
             preparation,
             tuning,
             pretrained,
@@ -258,7 +281,7 @@ impl Session {
             states,
             resumed,
             bad_samples,
-            paces: Paces::new(&map, group),
+            paces: Paces::new(&map, place.stages, group),
             tracer: Tracer::new(config.trace_steps.unwrap_or(0)),
             stopping: false,
             saving: false,
@@ -314,7 +337,7 @@ impl Session {
             test_samples: data.test.as_ref().map_or(0, |test| test.len()),
             batch: self.sharding.batch,
             global_batch: self.sharding.global_batch(),
-            world_size: self.map.ranks(),
+            world_size: self.place.stages * self.place.replicas,
             shards: self.map.shards(),
             device: trainer.device.name(),
             loader_threads: trainer.decoders(),

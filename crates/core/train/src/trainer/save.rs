@@ -25,6 +25,7 @@ impl Session {
             self.position.validated_samples = self.position.samples;
             return self.save(reason, config, callbacks);
         }
+        self.program.gather_state(false)?;
         // Before anything replaces a good checkpoint.
         self.check_finite(config)?;
         if record.best {
@@ -65,6 +66,7 @@ impl Session {
         config: &TrainConfig,
         callbacks: &mut Callbacks,
     ) -> Result<(), TrainError> {
+        self.program.gather_state(false)?;
         self.check_finite(config)?;
         if let Some(writer) = &mut self.writer {
             writer.keep_states(callbacks.state_dicts()?);

@@ -56,6 +56,7 @@ impl Trainer<'_> {
     pub fn weights(&mut self) -> Result<Vec<NamedTensor>, TrainError> {
         self.as_one(|trainer| {
             let Trained { program, .. } = trainer.hold(HeldWeights::Last)?;
+            program.gather_state(true)?;
             let is_weight = |tensor: &StateTensor| tensor.slot.arena != Arena::Teacher && !is_optimizer(&tensor.name);
             let tensors = read_chosen(program.as_mut(), &is_weight)?;
             Ok(EvaluatedWeights::of(tensors).weights)
@@ -72,6 +73,7 @@ impl Trainer<'_> {
         self.as_one(|trainer| {
             let path = path.as_ref();
             let Trained { program, updates, preprocessing, .. } = trainer.hold(HeldWeights::Last)?;
+            program.gather_state(false)?;
             let Some(preprocessing) = preprocessing else { return Ok(()) };
             let problem = |reason: String| TrainError::Weights(format!("{reason}; choose another path"));
             let format = WeightsFormat::of(path).ok_or_else(|| {
@@ -96,6 +98,7 @@ impl Trainer<'_> {
         self.as_one(|trainer| {
             let Trainer { config, group, trained, .. } = trainer;
             let (trained, group) = (trained.as_mut().ok_or(TrainError::NotFitted)?, group.as_ref());
+            trained.program.gather_state(false)?;
             let is_main = group.is_none_or(Group::is_main);
             let load = || load_pretrained(trained.program.as_mut(), path.as_ref(), &config.prefix);
             let matching = is_main.then(load).transpose()?;
@@ -140,6 +143,8 @@ impl Trained {
         if told[0] < 0 {
             return Ok(());
         }
+        // A file of weights leaves the optimiser's state as it is.
+        self.program.gather_state(false)?;
         if let Some(checkpoint) = checkpoint {
             let listed: Vec<_> =
                 checkpoint.entries().iter().map(|entry| (entry.name.as_str(), &entry.shape[..])).collect();

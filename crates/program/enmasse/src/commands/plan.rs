@@ -10,9 +10,9 @@ use clap::{ArgMatches, Command};
 use enmasse_comm::ShardMap;
 use enmasse_cuda::roofline::{GPUS, Gpu, target};
 use enmasse_datasets::DataKind;
-use enmasse_device::{Hosting, Memory};
+use enmasse_device::{Device, Hosting, Memory};
 use enmasse_graph::{Arena, Choices, Plan, Plans, Target};
-use enmasse_train::{Objective, Preparation, RunConfig, TrainConfig, compile_plans, tune};
+use enmasse_train::{Objective, Preparation, RunConfig, TrainConfig, compile_plans, compile_stages, tune};
 use enmasse_wording::{counted, grouped, mebibytes};
 
 use crate::command_line::arguments::{count, group, option, settings, settings_with, switch};
@@ -27,7 +27,7 @@ use crate::report::facts::tuned;
 pub fn command() -> Command {
     let print = Command::new("print")
         .about("Print what every rank runs: instructions, buckets, memory")
-        .args(settings_with("model size batch devices sync_bn strategy", WITHOUT_DATA))
+        .args(settings_with("model size batch devices sync_bn strategy stages schedule_stages micro_batches", WITHOUT_DATA))
         .args(settings("optimizer opt_arg momentum weight_decay no_decay_norm_bias clip_norm ema lookahead nesterov"))
         .args(settings("label_smoothing freeze freeze_layers freeze_bn layer_decay head_lr_mult unused_parameters"))
         .args(settings("drop_path recompute teacher distillation_alpha distillation_temperature"))
@@ -66,20 +66,39 @@ fn print(matches: &ArgMatches) -> Result<(), Failure> {
         let (_, tuning) = tune(device.as_ref(), &mut plans, Choices::default()).map_err(Failure::error)?;
         tuned(&tuning).for_each(say);
     }
-    let plan = printed(&plans, evaluates);
+    let replicas = config.train.replicas(world_size).map_err(Failure::usage)?;
+    let map = ShardMap::new(shards, replicas).map_err(Failure::error)?;
+    let stages = stages(&config.train, classes, shards, &device.target())?;
+    if stages.is_empty() {
+        print_plans(&mut output, device.as_ref(), &plans, map, evaluates)?;
+    }
+    for plans in &stages {
+        print_plans(&mut output, device.as_ref(), plans, map, evaluates)?;
+    }
+    output.finish()
+}
+
+/// Prints the plan of one mode with its memory and its buckets.
+fn print_plans(
+    output: &mut Output,
+    device: &dyn Device,
+    plans: &Plans,
+    map: ShardMap,
+    evaluates: bool,
+) -> Result<(), Failure> {
+    let plan = printed(plans, evaluates);
     let algorithms = device.algorithms(plan).map_err(Failure::error)?;
     let text = plan.annotated(&algorithms);
-    let map = ShardMap::new(shards, world_size).map_err(Failure::error)?;
     let hosting = Hosting::of(map, 0);
-    let memory = device.memory(&plans, &hosting).map_err(Failure::error)?;
-    let memory = memory_table(plan, &plans, memory);
-    let work = device.work(&plans, &hosting, plan.mode).map_err(Failure::error)?;
+    let memory = device.memory(plans, &hosting).map_err(Failure::error)?;
+    let memory = memory_table(plan, plans, memory);
+    let work = device.work(plans, &hosting, plan.mode).map_err(Failure::error)?;
     output.block(format_args!("{text}\n{memory}\n{}", bucket_table(plan)));
     if let Some((sum, pieces)) = work.split_first() {
         let pieces: String = pieces.iter().map(|piece| format!("\n  {piece}")).collect();
         output.block(format_args!("\nwork of {}: {sum}{pieces}", device.name()));
     }
-    output.finish()
+    Ok(())
 }
 
 /// The roofline of one shard's plan on this machine, or on a GPU.
@@ -99,6 +118,14 @@ fn roofline_of(name: &str, mut config: RunConfig, classes: usize, evaluates: boo
     let measured = device.roofline(plan).map_err(Failure::error)?;
     let measured = measured.ok_or_else(|| failed!("{} measures no limits", device.name()))?;
     Ok(roofline::table(plan, &measured, &algorithms))
+}
+
+/// The plans of each stage, if the model is cut.
+fn stages(config: &TrainConfig, classes: usize, shards: usize, target: &Target) -> Result<Vec<Plans>, Failure> {
+    let model = enmasse_models::find(&config.model).map_err(Failure::usage)?;
+    let (preparation, objective) = (Preparation::new(config, DataKind::Folder), Objective::default());
+    let forward = |x, classes| model.forward(x, classes);
+    Ok(compile_stages(config, &preparation, &forward, &objective, classes, shards, target)?)
 }
 
 fn compiled(config: &TrainConfig, classes: usize, shards: usize, target: &Target) -> Result<Plans, Failure> {

@@ -22,6 +22,7 @@ mod little_memory;
 mod loggers;
 mod memory;
 mod mixing;
+mod model_stages;
 mod mpi;
 mod onnx;
 mod options;

@@ -10,7 +10,7 @@ use enmasse_image::Crop;
 use enmasse_models::Model;
 use enmasse_train::{
     AllReduceAlgorithm, FineTune, Objective, Preparation, ProgramConfig, Recomputation, RunConfig, RunPaths,
-    SettingOrigins, TrainConfig, TrainingData, compile_plans,
+    SettingOrigins, TrainConfig, TrainingData, compile_plans, compile_stages,
 };
 use enmasse_wording::{counted, grouped, one_line};
 
@@ -69,26 +69,24 @@ impl Run {
         config.train.epochs = config.train.epochs_of_run();
         let preparation = Preparation::new(&config.train, data.kind);
         let shards = config.train.shard_count(spec.world_size);
-        ShardMap::new(shards, spec.world_size).map_err(|error| usage!("--shards {shards}: {error}"))?;
+        let replicas = config.train.replicas(spec.world_size).map_err(Failure::usage)?;
+        ShardMap::new(shards, replicas).map_err(|error| usage!("--shards {shards}: {error}"))?;
         let (samples, batch) = (data.train.len(), config.train.batch_per_shard(shards));
         let global_batch = batch.saturating_mul(shards);
         if config.train.drop_last && samples < global_batch {
             return Err(Failure::error(DataError::TooFewSamples { samples, global_batch, shards, batch }));
         }
+        let objective = Objective::default().of_data(&data, &config.train)?;
+        let objective = objective.taught(&config.train, &preparation, Some(&data))?;
+        let (forward, outputs) = (|x, classes| model.forward(x, classes), data.classes.len());
         // What a budget allows depends on the device, on which the trainer compiles.
         let recompute = match config.train.recompute {
             Recomputation::All => Recomputation::All,
             _ => Recomputation::No,
         };
-        compile_plans(
-            &TrainConfig { recompute, ..config.train.clone() },
-            &preparation,
-            &|x, classes| model.forward(x, classes),
-            &Objective::default().of_data(&data, &config.train)?.taught(&config.train, &preparation, Some(&data))?,
-            data.classes.len(),
-            shards,
-            &Target::default(),
-        )?;
+        let (train, target) = (&TrainConfig { recompute, ..config.train.clone() }, Target::default());
+        compile_plans(train, &preparation, &forward, &objective, outputs, shards, &target)?;
+        compile_stages(train, &preparation, &forward, &objective, outputs, shards, &target)?;
         Ok(Run { config, origins: spec.origins.clone(), model, data })
     }
 
