@@ -8,8 +8,7 @@ use crate::ops::{CheckFinite, ShareMetrics, SumStages};
 use crate::passes::{
     Kept, LayerStages, LossScale, OfGradients, Strategy, WeightedLoss, add_averages, collect, cut, data_parallel,
     freeze, freeze_statistics, mark_boundaries, narrow_features, optimize, pad_images, read_averages, recompute,
-    replicate, store_gates,
-    sync_batch_norm,
+    replicate, store_gates, sync_batch_norm,
 };
 use crate::placement::{bytes, gradient_arena, place, state_tensors};
 use crate::{

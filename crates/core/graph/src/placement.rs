@@ -99,7 +99,8 @@ pub(crate) fn place(
     state: &[StateTensor],
     gradients: &[(ValueId, usize, usize)],
 ) -> Result<Plan, GraphError> {
-    let Forward { mut graph, images, labels, sample_indices, logits, mixture, targets, teacher: _, kept, stages } = forward;
+    let Forward { mut graph, images, labels, sample_indices, logits, mixture, targets, teacher: _, kept, stages } =
+        forward;
     precision(&mut graph, options.precision);
     let is_of_gradients = |node: &&Node| matches!(node.op, Op::GradientNorm(_) | Op::Unscale(_));
     let of_gradients = graph.nodes.iter().filter(is_of_gradients).map(|node| node.outputs[0]);

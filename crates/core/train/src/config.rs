@@ -76,7 +76,9 @@ pub use recompute::Recomputation;
 pub use resume::Resume;
 pub use setting::{Scope, Setting, SettingGroup};
 pub use value::{
-    AllReduceAlgorithm, AnnealStrategy, Augmentation, Balance, Decoding, ErasingColors, LossKind, LrScaling, OnBadSample, RankKind, ReducePrecision, RequeueSignal, SamplerKind, ScheduleKind, SettingKind, Shuffling, SplitRule, StageScheduleKind, StrategyKind, SumOrder, TransportKind, UnusedParameters,
+    AllReduceAlgorithm, AnnealStrategy, Augmentation, Balance, Decoding, ErasingColors, LossKind, LrScaling,
+    OnBadSample, RankKind, ReducePrecision, RequeueSignal, SamplerKind, ScheduleKind, SettingKind, Shuffling,
+    SplitRule, StageScheduleKind, StrategyKind, SumOrder, TransportKind, UnusedParameters,
 };
 
 use value::{Inspection, SettingValue};

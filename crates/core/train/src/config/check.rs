@@ -1,7 +1,9 @@
 //! Values that are wrong, alone or together.
 
 use super::{
-    AllReduceAlgorithm, Balance, ConfigError, FineTune, MetricName, OptimizerKind, Precision, RankKind, Recomputation, ReducePrecision, RunConfig, SETTINGS, ScheduleKind, Setting, SettingSource, Shuffling, StrategyKind, SumOrder, TrainConfig,
+    AllReduceAlgorithm, Balance, ConfigError, FineTune, MetricName, OptimizerKind, Precision, RankKind, Recomputation,
+    ReducePrecision, RunConfig, SETTINGS, ScheduleKind, Setting, SettingSource, Shuffling, StrategyKind, SumOrder,
+    TrainConfig,
 };
 
 impl TrainConfig {
