@@ -347,7 +347,7 @@ impl Group {
         Ok(operation)
     }
 
-    fn sum_of_shards<T: Element>(
+    pub(crate) fn sum_of_shards<T: Element>(
         &self,
         kind: Kind,
         data: *mut T,

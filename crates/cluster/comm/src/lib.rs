@@ -58,6 +58,7 @@ mod net;
 mod operation;
 mod options;
 mod pair;
+mod parts;
 mod pending;
 mod pieces;
 mod received;

@@ -75,6 +75,11 @@ pub(crate) struct Operation {
     /// The result: `count` elements, in a gather, all-gather or all-to-all `count` per rank. The same pointer as `input` except
     /// in these and in a scatter.
     pub output: *mut u8,
+    /// Where the part of each rank ends, in elements, of a reduce-scatter or an all-gather in parts of any length. Null: in equal
+    /// pieces.
+    pub ends: *const usize,
+    /// Identifies the lengths of such parts; 0 for equal pieces.
+    pub lengths: u64,
     /// The group that carries it out; set when the operation is passed to the group.
     pub group: GroupPath,
     /// Its number in the group, from 1; set when it is queued.
@@ -99,6 +104,8 @@ impl Operation {
             input: input.cast(),
             stride: count,
             output: output.cast(),
+            ends: std::ptr::null(),
+            lengths: 0,
             group: GroupPath::default(),
             sequence: 0,
             flight: 0,
@@ -123,7 +130,8 @@ impl Operation {
             u64::from(identity.attempt) << 32 | u64::from(identity.epoch),
             self.sequence,
             self.count as u64,
-            self.root as u64,
+            // An operation in parts has no root.
+            self.root as u64 ^ self.lengths,
             self.shards.shards() as u64,
             self.group.0,
         ])
@@ -154,7 +162,7 @@ impl Operation {
             Kind::AllToAll => sender * ranks * self.count * size..(sender + 1) * ranks * self.count * size,
             Kind::Scatter => 0..ranks * self.count * size,
             Kind::AllGatherPieces => {
-                let piece = piece(self.count, size, sender, ranks);
+                let piece = self.piece_of(sender, ranks);
                 piece.start * size..piece.end * size
             }
             Kind::AllReduce | Kind::Reduce | Kind::Broadcast | Kind::Transfer | Kind::Barrier | Kind::ReduceScatter => {
@@ -163,10 +171,20 @@ impl Operation {
         }
     }
 
+    /// The elements that belong to `rank` if each rank has a part.
+    pub(crate) fn piece_of(&self, rank: usize, ranks: usize) -> Range<usize> {
+        if self.ends.is_null() {
+            return piece(self.count, self.dtype.size(), rank, ranks);
+        }
+        // SAFETY: the caller of the operation keeps the ends of all ranks valid until it is done.
+        let ends = unsafe { std::slice::from_raw_parts(self.ends, ranks) };
+        rank.checked_sub(1).map_or(0, |before| ends[before])..ends[rank]
+    }
+
     /// The elements of a reduction's result that `rank` gets.
     pub(crate) fn result_of(&self, rank: usize, ranks: usize) -> Range<usize> {
         match self.kind {
-            Kind::ReduceScatter => piece(self.count, self.dtype.size(), rank, ranks),
+            Kind::ReduceScatter => self.piece_of(rank, ranks),
             Kind::Reduce if rank != self.root => 0..0,
             _ => 0..self.count,
         }
@@ -255,7 +273,7 @@ impl Header {
 
     /// A description with the fields that differ from `other`.
     pub(crate) fn describe_against(&self, other: &Header) -> String {
-        let [code, job, incarnation, sequence, .., shards, _] = self.0;
+        let [code, job, incarnation, sequence, _, root, shards, _] = self.0;
         let mut text = format!("{} #{sequence}", self.operation());
         if code >> 32 != other.0[0] >> 32 {
             text += &format!(" (protocol {})", code >> 32);
@@ -268,6 +286,9 @@ impl Header {
         }
         if shards != other.0[6] && code == other.0[0] {
             text += &format!(" (over {shards} shards)");
+        }
+        if root != other.0[5] && code == other.0[0] && matches!(code >> 16 & 0xffff, 5 | 6) {
+            text += " (in other parts)";
         }
         text
     }

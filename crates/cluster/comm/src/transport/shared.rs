@@ -212,7 +212,8 @@ impl SharedTransport {
         let owners = (0..ranks).filter(|&owner| !pieces(owner).is_empty());
         let longest = owners.clone().map(|owner| pieces(owner).len()).max().unwrap_or(0);
         let first = owners.clone().next().unwrap_or(0);
-        let chunk_len = SLOT_BYTES / size_of::<T>() / (owners.clone().count().max(1) * most);
+        let places = owners.clone().last().map_or(1, |last| last + 1 - first);
+        let chunk_len = SLOT_BYTES / size_of::<T>() / (places * most);
         assert!(chunk_len > 0, "a slot cannot be divided among {ranks} ranks of one host");
         let chunks = longest.div_ceil(chunk_len);
         let part = |owner: usize, step: usize| part_of(&pieces(owner), step * chunk_len, chunk_len);

@@ -155,6 +155,8 @@ enum How {
     Started,
     /// Each rank its piece, and then all pieces.
     InPieces,
+    /// Each rank its part, of any length, and then all parts.
+    InParts,
     /// The last rank everything, and then all others.
     ByOne,
 }
@@ -173,7 +175,7 @@ pub fn sums_of<T: Element>(group: &Group, case: Shards, element: fn(f64) -> T, b
     let Shards { shards, len, seed, .. } = case;
     let model = |i| tree_fold(shards, &mut |shard| element(value(seed, shard, i)), &mut T::sum).unwrap();
     let expected: Vec<_> = (0..len).map(model).map(bits).collect();
-    for how in [How::Blocking, How::Started, How::InPieces, How::ByOne] {
+    for how in [How::Blocking, How::Started, How::InPieces, How::InParts, How::ByOne] {
         let same = sum(group, case, element, how).into_iter().map(bits).eq(expected.iter().copied());
         assert!(same, "{group:?}: other bits, {case:?}, {how:?}");
     }
@@ -208,6 +210,15 @@ fn sum<T: Element>(group: &Group, case: Shards, element: fn(f64) -> T, how: How)
             // SAFETY: as above.
             unsafe { group.all_gather_pieces_start(start, len) }.wait().unwrap();
         }
+        How::InParts => {
+            let ends = ends_of_parts(seed, len, group.world_size());
+            // SAFETY: as above, and the ends live as long.
+            unsafe { group.reduce_scatter_parts_start(start, len, stride, shards, &ends) }.wait().unwrap();
+            let own = group.rank().checked_sub(1).map_or(0, |before| ends[before])..ends[group.rank()];
+            slots[..own.start].fill(T::default());
+            slots[own.end..].fill(T::default());
+            group.all_gather_parts(&mut slots[..len], &ends).unwrap();
+        }
         How::ByOne => {
             let last = group.world_size() - 1;
             // SAFETY: as above.
@@ -220,6 +231,18 @@ fn sum<T: Element>(group: &Group, case: Shards, element: fn(f64) -> T, how: How)
     }
     slots.truncate(len);
     slots
+}
+
+/// Parts of any length, of which some are empty, as is the first of every third case.
+fn ends_of_parts(seed: u64, len: usize, ranks: usize) -> Vec<usize> {
+    let cut = |rank: usize| match seed % 3 {
+        0 if rank == 0 => 0,
+        1 if rank % 2 == 0 => len / 2,
+        _ => value(seed, rank, 7).to_bits() as usize % (len + 1),
+    };
+    let mut ends: Vec<usize> = (0..ranks - 1).map(cut).chain([len]).collect();
+    ends.sort_unstable();
+    ends
 }
 
 /// Four ranks: groups of groups, named by their path.

@@ -113,6 +113,11 @@ fn ranks_out_of_step_are_named_with_what_they_do() {
     );
     check_failure(
         2,
+        |group| group.all_gather_parts(&mut [0f32; 4], &[3 + group.rank(), 4]),
+        "rank 0 runs all_gather_pieces of 4 f32 #1 (in other parts) while rank 1 runs all_gather_pieces of 4 f32 #1 (in other",
+    );
+    check_failure(
+        2,
         |group| group.broadcast(&mut [0u8; 4], group.rank()),
         "rank 0 runs broadcast of 4 u8 from rank 0 #1 while rank 1 runs broadcast of 4 u8 from rank 1 #1",
     );
@@ -130,6 +135,13 @@ fn ranks_out_of_step_are_named_with_what_they_do() {
 fn invalid_calls_end_the_group() {
     check_failure(2, |group| group.broadcast(&mut [0u8; 4], 2), "broadcast of 4 u8 from rank 2: there is no rank 2");
     check_failure(2, |group| group.all_gather(&[0u8; 4], &mut [0; 7]), "the output has 7 elements: 4 for each of 2");
+    for ends in [&[4][..], &[3, 2], &[2, 5], &[5, 4]] {
+        check_failure(
+            2,
+            move |group| group.all_gather_parts(&mut [0u8; 4], ends),
+            "are not the ends of 2 parts of 4 elements",
+        );
+    }
 }
 
 #[test]

@@ -117,8 +117,8 @@ impl HierarchicalTransport {
         if operation.kind == Kind::ReduceScatter {
             let chunk_len = self.segments.chunk / size / (ranks * most);
             assert!(chunk_len > 0, "a slot cannot be divided among {ranks} ranks");
-            // Rank 0's piece is the largest.
-            let chunks = piece(count, size, 0, ranks).len().div_ceil(chunk_len);
+            let longest = (0..ranks).map(|owner| operation.piece_of(owner, ranks).len()).max().unwrap_or(0);
+            let chunks = longest.div_ceil(chunk_len);
             return Partition { way: Way::Pieces, count, size, chunk_len, chunks, width: ranks * chunk_len };
         }
         let (bytes, others) = (count * size * most, self.topology.nodes().len() - 1);
@@ -145,7 +145,7 @@ impl HierarchicalTransport {
             }
             Way::Direct => 0..if place == 0 { chunk.partition.count } else { 0 },
             Way::Pieces => {
-                let piece = piece(chunk.partition.count, chunk.partition.size, owner, self.members.world_size());
+                let piece = chunk.operation().piece_of(owner, self.members.world_size());
                 part_of(&piece, chunk.step * chunk.partition.chunk_len, chunk.partition.chunk_len)
             }
         }
