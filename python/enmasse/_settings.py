@@ -390,7 +390,7 @@ class Settings(TypedDict, total=False):
     share_devices: bool | None
     """Let several ranks compute on one GPU. Otherwise that is an error, since it is mostly a mistake: such ranks take
     turns, and share its memory. Default: false."""
-    strategy: Literal["ddp", "dp"] | None
+    strategy: Literal["ddp", "dp", "zero1"] | None
     """Where gradients are applied. "ddp": every rank updates, after sums that overlap with backward, as PyTorch's
     DistributedDataParallel. "dp": as its DataParallel, to compare with. The ranks are threads of one process; after
     backward the first device sums all gradients, updates, and copies the parameters to the others. Default: ddp."""

@@ -149,6 +149,15 @@ impl SumExchange {
     }
 }
 
+/// Which ranks get a sum.
+#[derive(Clone, Debug)]
+pub(crate) enum Receivers {
+    All,
+    First,
+    /// Each its part, and where the parts end.
+    Parts(Vec<usize>),
+}
+
 /// A local shard's part in the sum of one bucket over all shards.
 #[derive(Debug)]
 pub(crate) struct BucketSum {
@@ -158,8 +167,7 @@ pub(crate) struct BucketSum {
     /// Number of values from one gradient arena to the next.
     pub stride: usize,
     pub shards: usize,
-    /// Whether all ranks get the sum; otherwise only the first one.
-    pub is_for_all: bool,
+    pub receivers: Receivers,
     /// The additions that become possible once this shard's gradients are complete.
     pub folds: Vec<Fold>,
     /// Whether this is the last local shard.
@@ -181,11 +189,12 @@ impl BucketSum {
         }
         if let (true, Some(group)) = (self.is_last, &machine.groups.replicas) {
             let (start, stride, shards) = (self.start.at(0, len), self.stride, self.shards);
-            // SAFETY: the caller's promise; the program waits for handles before its memory goes.
+            // SAFETY: the caller's promise; the program waits for handles before its memory goes, and its instructions.
             let handle = unsafe {
-                match self.is_for_all {
-                    true => group.all_reduce_shards_start(start, len, stride, shards),
-                    false => group.reduce_shards_start(start, len, stride, shards, 0),
+                match &self.receivers {
+                    Receivers::All => group.all_reduce_shards_start(start, len, stride, shards),
+                    Receivers::First => group.reduce_shards_start(start, len, stride, shards, 0),
+                    Receivers::Parts(ends) => group.reduce_scatter_parts_start(start, len, stride, shards, ends),
                 }
             };
             machine.handles[self.bucket] = Some(handle);
@@ -229,6 +238,26 @@ pub(crate) unsafe fn replicate(machine: &Machine, ranges: &[F32]) -> Result<(), 
         group.broadcast(unsafe { range.slice_mut(0, range.len()) }, 0)?;
     }
     Ok(())
+}
+
+/// Copies each rank's part of a range to all others.
+///
+/// # Safety
+/// The region is valid.
+pub(crate) unsafe fn all_gather(machine: &Machine, range: F32, ends: &[usize]) -> Result<(), DeviceError> {
+    let Some(group) = &machine.group else { return Ok(()) };
+    // SAFETY: the caller's promise.
+    Ok(group.all_gather_parts(unsafe { range.slice_mut(0, range.len()) }, ends)?)
+}
+
+/// Adds up what ranks have found that update a part each. Only one of them has a number that is not zero, so nothing is rounded.
+///
+/// # Safety
+/// The region is valid.
+pub(crate) unsafe fn add_up(machine: &Machine, numbers: Region<f64>) -> Result<(), DeviceError> {
+    let Some(group) = &machine.group else { return Ok(()) };
+    // SAFETY: the caller's promise.
+    Ok(group.all_reduce(unsafe { numbers.slice_mut(0, numbers.len()) })?)
 }
 
 /// Returns an error that names the first non-finite loss.

@@ -1,6 +1,8 @@
 //! Norms of gradients and weights. The division of sums depends only on the tensors, so bits depend neither on threads
 //! nor on the level.
 
+use std::ops::Range;
+
 use crate::inlined::inlined;
 use crate::isa::{Isa, Simd, values_ahead};
 use crate::region::Region;
@@ -52,16 +54,21 @@ pub(crate) unsafe fn squares(isa: Isa, x: Region<f32>, piece: &Piece, lanes: Reg
     whole + rest.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>()
 }
 
-/// The norm of a region, divided into tasks.
+/// The norm of tensors in a region, divided into tasks. The squares of each tensor are divided alike wherever it lies, so that it does not
+/// matter which rank adds them up.
 #[derive(Clone, Debug)]
 pub(crate) struct Norm {
     x: Region<f32>,
     pieces: Vec<Piece>,
+    /// Whether this rank adds up the squares of each tensor.
+    is_own: Vec<bool>,
 }
 
 impl Norm {
-    pub(crate) fn new(x: Region<f32>) -> Self {
-        Norm { x, pieces: Piece::cut(std::iter::once(0..x.len())) }
+    /// `tensors` begin at multiples of 16 elements of `x`.
+    pub(crate) fn new(x: Region<f32>, tensors: impl IntoIterator<Item = (Range<usize>, bool)>) -> Self {
+        let (tensors, is_own): (Vec<_>, _) = tensors.into_iter().unzip();
+        Norm { x, pieces: Piece::cut(tensors), is_own }
     }
 
     /// Workspace for the partial sums of all pieces, in f64.
@@ -69,18 +76,34 @@ impl Norm {
         SQUARES.max(Workspace { shared: 2 * self.pieces.len(), private: 0 })
     }
 
-    /// Writes the norm to the single value of `norm`.
+    /// The sums of [`Norm::add_squares`] in the workspace.
+    pub(crate) fn sums(&self, context: &Context) -> Region<f64> {
+        context.shared.cast::<f64>().part(0, self.pieces.len())
+    }
+
+    /// Adds up the squares of each piece; 0 for those of other ranks.
     ///
     /// # Safety
     /// Regions are valid; the context has [`Norm::workspace`].
-    pub(crate) unsafe fn run(&self, context: &mut Context, norm: Region<f32>) {
-        let (isa, sums, private) = (context.isa, context.shared.cast::<f64>(), &context.private);
+    pub(crate) unsafe fn add_squares(&self, context: &mut Context) {
+        let (isa, sums, private) = (context.isa, self.sums(context), &context.private);
         context.pool.run(self.pieces.len(), |task, thread| {
+            let piece = &self.pieces[task];
             // SAFETY: the caller's promise; each task has its own sum, and each thread its own workspace.
-            unsafe { *sums.at(task, 1) = squares(isa, self.x, &self.pieces[task], private[thread]) };
+            unsafe {
+                let own = self.is_own[piece.range].then(|| squares(isa, self.x, piece, private[thread]));
+                *sums.at(task, 1) = own.unwrap_or(0.0);
+            }
         });
+    }
+
+    /// Writes the norm to the single value of `norm`.
+    ///
+    /// # Safety
+    /// As for [`Norm::add_squares`], which has run.
+    pub(crate) unsafe fn finish(&self, context: &Context, norm: Region<f32>) {
         // SAFETY: the sums are complete.
-        let total: f64 = unsafe { sums.slice(0, self.pieces.len()) }.iter().sum();
+        let total: f64 = unsafe { self.sums(context).slice(0, self.pieces.len()) }.iter().sum();
         // SAFETY: the caller's promise.
         unsafe { *norm.at(0, 1) = total.sqrt() as f32 };
     }
@@ -100,11 +123,14 @@ mod tests {
             let mut bits = Vec::new();
             for isa in available() {
                 for threads in [1, 3] {
-                    let norm = Norm::new(Region::of(&x));
+                    let norm = Norm::new(Region::of(&x), [(0..n, true)]);
                     let mut found = [f32::NAN];
                     let context = &mut Context::new(threads, isa, norm.workspace()).unwrap();
                     // SAFETY: live buffers.
-                    unsafe { norm.run(context, Region::of_mut(&mut found)) };
+                    unsafe {
+                        norm.add_squares(context);
+                        norm.finish(context, Region::of_mut(&mut found));
+                    }
                     let error = (f64::from(found[0]) - expected).abs() / expected;
                     assert!(error < 1e-6, "{n} {isa}: {found:?} is not {expected}");
                     bits.push(found[0].to_bits());

@@ -6,7 +6,9 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use enmasse_graph::ops::{AllReduceStart, AllReduceWait, ReduceStart, ReduceWait};
+use enmasse_graph::ops::{
+    AllReduceStart, AllReduceWait, ReduceScatterStart, ReduceScatterWait, ReduceStart, ReduceWait,
+};
 use enmasse_graph::{Arena, Bucket, Node, Op, Plan, Role, Update, ValueId};
 use thiserror::Error;
 
@@ -161,7 +163,10 @@ impl<'a> Memory<'a> {
     }
 
     fn execute(&mut self, node: &Node) -> Result<(), UnsafeAliasing> {
-        if let Op::AllReduceWait(AllReduceWait { bucket }) | Op::ReduceWait(ReduceWait { bucket }) = node.op {
+        if let Op::AllReduceWait(AllReduceWait { bucket })
+        | Op::ReduceScatterWait(ReduceScatterWait { bucket })
+        | Op::ReduceWait(ReduceWait { bucket }) = node.op
+        {
             self.in_flight.retain(|&other| other != bucket);
         }
         node.inputs.iter().try_for_each(|&id| self.read(id))?;
@@ -194,9 +199,9 @@ impl<'a> Memory<'a> {
             self.write(output)?;
         }
         match &node.op {
-            &Op::AllReduceStart(AllReduceStart { bucket }) | &Op::ReduceStart(ReduceStart { bucket }) => {
-                self.start_sum(node, bucket)
-            }
+            &Op::AllReduceStart(AllReduceStart { bucket })
+            | &Op::ReduceScatterStart(ReduceScatterStart { bucket })
+            | &Op::ReduceStart(ReduceStart { bucket }) => self.start_sum(node, bucket),
             Op::Update(update) => self.check_update(node, update),
             _ => Ok(()),
         }

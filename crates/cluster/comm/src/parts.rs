@@ -67,7 +67,9 @@ impl Group {
 /// A number for the lengths of parts, which two ranks with others do not share but by a chance of 2^-64. Not 0.
 fn lengths(ends: &[usize]) -> u64 {
     let mut hasher = blake3::Hasher::new();
-    ends.iter().for_each(|end| drop(hasher.update(&(*end as u64).to_le_bytes())));
+    for end in ends {
+        hasher.update(&(*end as u64).to_le_bytes());
+    }
     let mut first = [0; 8];
     first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
     u64::from_le_bytes(first) | 1

@@ -79,6 +79,11 @@ pub struct Bucket {
 }
 
 impl Bucket {
+    /// The index after the last element.
+    pub fn end(&self) -> usize {
+        self.start + self.len
+    }
+
     /// The same range in bytes.
     pub fn bytes(&self) -> Range<usize> {
         self.start * self.dtype.size()..(self.start + self.len) * self.dtype.size()

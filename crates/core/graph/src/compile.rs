@@ -6,14 +6,14 @@ use crate::loss::{AddedLoss, add_loss};
 use crate::metric::add_metrics;
 use crate::ops::{CheckFinite, ShareMetrics, SumStages};
 use crate::passes::{
-    Kept, LayerStages, LossScale, OfGradients, Strategy, WeightedLoss, add_averages, collect, cut, data_parallel,
-    freeze, freeze_statistics, mark_boundaries, narrow_features, optimize, pad_images, read_averages, recompute,
-    replicate, store_gates, sync_batch_norm,
+    Kept, LayerStages, LossScale, OfGradients, Strategy, WeightedLoss, add_averages, collect, cut, cut_stages,
+    data_parallel, freeze, freeze_statistics, gather, mark_boundaries, narrow_features, optimize, pad_images,
+    read_averages, recompute, replicate, store_gates, sync_batch_norm,
 };
 use crate::placement::{bytes, gradient_arena, place, state_tensors};
 use crate::{
-    Builder, CompileOptions, Graph, GraphError, Loss, Measured, Metric, Mode, Node, Op, OperationLocation, Per, Phase,
-    Plan, Plans, Recompute, Relation, Role, StateTensor, Target, TargetKind, Tensor, ValueId,
+    Arena, Builder, CompileOptions, Cut, Graph, GraphError, Loss, Measured, Metric, Mode, Node, Op, OperationLocation,
+    Per, Phase, Plan, Plans, Recompute, Relation, Role, StateTensor, Target, TargetKind, Tensor, ValueId,
 };
 
 /// Compiles the training and the evaluation step of a model for the default target; see [`Target::compile`].
@@ -229,7 +229,7 @@ pub(crate) fn train_plan(
         forward.graph.nodes.append(&mut updates);
         let of_samples = measured.iter_mut().map(|metric| &mut metric.value);
         let results = [&mut loss].into_iter().chain(correct.as_mut()).chain(of_samples).collect();
-        cut(
+        cut_stages(
             &mut forward,
             options.precision,
             Kept { results, inputs: loss_weight.iter_mut().collect(), gradients: Some(&mut gradients) },
@@ -253,18 +253,26 @@ pub(crate) fn train_plan(
     }
     let arena = gradient_arena(graph, &gradients);
     let replicates = options.strategy == Strategy::Replicated && options.shards > 1;
+    let cut_over = match options.strategy {
+        Strategy::Cut { ranks } if ranks > 1 && options.shards > 1 => Some(ranks),
+        _ => None,
+    };
     let buckets = match replicates {
         true => collect(graph, &arena, metrics),
-        false => data_parallel(graph, &arena, options.shards, options.buckets),
+        false => data_parallel(graph, &arena, options.shards, options.buckets, cut_over.is_some()),
     };
     if options.stage.is_some() {
         graph.nodes.push(Node::new(SumStages, [metrics], [], Phase::Reduce, "step"));
     }
+    let cut = cut_over.map(|ranks| cut(graph, &arena, &buckets, ranks));
     graph.nodes.push(Node::new(CheckFinite, [metrics], [], Phase::Check, "step"));
     let OfGradients { norm, scaling } = optimize(graph, &gradients, options, loss_scale.as_ref())?;
     let position = options.metrics.iter().position(|metric| matches!(metric, Metric::GradientNorm));
     if let (Some(position), Some(value)) = (position, norm) {
         measured.insert(position, Measured { name: Metric::GradientNorm.name(), value, per: Per::Step });
+    }
+    if let Some(cut) = &cut {
+        gather(graph, &gradients, &arena, cut);
     }
     graph.nodes.extend(updates);
     if replicates {
@@ -290,6 +298,11 @@ pub(crate) fn train_plan(
     plan.buckets = buckets;
     plan.all_reduce = options.all_reduce;
     plan.trainable = trainable;
+    plan.cut = cut.map(|cut| {
+        let of_optimizer = state.iter().filter(|tensor| matches!(tensor.slot.arena, Arena::Optimizer(_)));
+        let owned = of_optimizer.map(|tensor| (tensor.clone(), cut.owner(tensor.slot.offset / tensor.dtype.size())));
+        Cut { state: owned.collect(), ..cut }
+    });
     Ok((plan, state))
 }
 
@@ -302,7 +315,7 @@ pub(crate) fn evaluation_plan(
     let mut measured = add_metrics(&mut forward, &options.metrics)?;
     let of_samples = measured.iter_mut().map(|metric| &mut metric.value);
     let results = [&mut loss].into_iter().chain(correct.as_mut()).chain(of_samples).collect();
-    cut(&mut forward, options.precision, Kept { results, inputs: Vec::new(), gradients: None })?;
+    cut_stages(&mut forward, options.precision, Kept { results, inputs: Vec::new(), gradients: None })?;
     place(forward, options, Mode::Evaluate, (loss, correct), measured, state, &[])
 }
 

@@ -169,6 +169,7 @@ pub(crate) fn place(
         algorithms: BTreeMap::new(),
         all_reduce: TREE,
         buckets: Vec::new(),
+        cut: None,
         trainable: 0,
         arenas,
         images,

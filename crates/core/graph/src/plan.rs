@@ -10,8 +10,8 @@ use enmasse_tensor::{DType, Shape};
 
 use crate::options::TREE;
 use crate::{
-    Arena, Bucket, Choices, FilterOrder, Init, Layout, Measured, MixtureInputs, Mode, Node, Op, Per, Phase, Precision,
-    Recomputed, Role, Slot, Stage, Update, UpdateOperands, Value, ValueId,
+    Arena, Bucket, Choices, Cut, FilterOrder, Init, Layout, Measured, MixtureInputs, Mode, Node, Op, Per, Phase,
+    Precision, Recomputed, Role, Slot, Stage, Update, UpdateOperands, Value, ValueId,
 };
 
 /// A tensor that outlives the step.
@@ -64,6 +64,8 @@ pub struct Plan {
     pub all_reduce: &'static str,
     /// Ranges of the gradient arena, in the order in which their sums start. Empty for a single shard.
     pub buckets: Vec<Bucket>,
+    /// How the update is divided among ranks; `None` if each rank updates everything, or the first one alone.
+    pub cut: Option<Cut>,
     /// Number of elements, from the start of the parameter, gradient and optimiser arenas, that the optimiser updates.
     pub trainable: usize,
     /// Size of each arena in bytes.
@@ -254,7 +256,14 @@ impl Plan {
             writeln!(f, "{recomputed}")?;
         }
         for (index, bucket) in self.buckets.iter().enumerate() {
-            writeln!(f, "bucket {index} gradients[{}..{}]", bucket.start, bucket.start + bucket.len)?;
+            write!(f, "bucket {index} gradients[{}..{}]", bucket.start, bucket.end())?;
+            if let Some(cut) = self.cut.as_ref().filter(|cut| index < cut.borders.len()) {
+                for rank in 0..cut.ranks() {
+                    let part = cut.part(index, rank);
+                    write!(f, "{} rank {rank} {}..{}", if rank == 0 { ":" } else { "," }, part.start, part.end)?;
+                }
+            }
+            writeln!(f)?;
         }
         for Measured { name, value, .. } in &self.measured {
             writeln!(f, "metric {name} %{}", value.0)?;
@@ -293,7 +302,8 @@ impl Plan {
 }
 
 impl Update {
-    /// The operands in `plan`, and the number of elements, from the start of the arenas, among which they are.
+    /// The operands in `plan`, and the number of elements, from the start of the arenas, among which they are. State lies as
+    /// [`Plan::updated_parts`] say.
     ///
     /// # Errors
     /// What a device cannot update: operands that do not lie as ranges of the arenas say.
@@ -302,12 +312,21 @@ impl Update {
         let arity = || format!("{} operands, for {kept} tensors of state per parameter", inputs.len());
         let operands = self.operands(inputs).ok_or_else(arity)?;
         let offset = |&id: &ValueId| plan.slot(id).offset;
-        let lies = |ids: &[ValueId], arena: Arena| {
-            let here = |id: &ValueId| plan.slot(*id).arena == arena && plan.value(*id).dtype == DType::F32;
-            ids.iter().all(here) && ids.iter().map(offset).eq(operands.parameters.iter().map(offset))
+        let parts = plan.updated_parts();
+        let of_state = |offset: usize| {
+            let part = parts.iter().find(|part| part.elements.contains(&(offset / DType::F32.size())))?;
+            Some(offset - part.elements.start * DType::F32.size() + part.state * DType::F32.size())
         };
-        let states = operands.state.iter().enumerate().all(|(slot, ids)| lies(ids, Arena::Optimizer(slot)));
-        if !(lies(operands.parameters, Arena::Parameters) && lies(operands.gradients, Arena::Gradients) && states) {
+        let lies = |ids: &[ValueId], arena: Arena, of: &dyn Fn(usize) -> Option<usize>| {
+            let here = |id: &ValueId| plan.slot(*id).arena == arena && plan.value(*id).dtype == DType::F32;
+            let expected = operands.parameters.iter().map(|id| of(offset(id)));
+            ids.iter().all(here) && ids.iter().map(|id| Some(offset(id))).eq(expected)
+        };
+        let states = operands.state.iter().enumerate().all(|(slot, ids)| lies(ids, Arena::Optimizer(slot), &of_state));
+        let [parameters, gradients] =
+            [(operands.parameters, Arena::Parameters), (operands.gradients, Arena::Gradients)]
+                .map(|(ids, arena)| lies(ids, arena, &Some));
+        if !(parameters && gradients && states) {
             return Err("its operands lie at different offsets".into());
         }
         let ends = operands.parameters.iter().map(|id| offset(id) / DType::F32.size() + plan.shape(*id).elements());

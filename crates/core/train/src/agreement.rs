@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use enmasse_comm::{Cause, CauseKind, Group};
 use enmasse_data::Dataset;
 use enmasse_device::{Device, DeviceError, Program, Which};
-use enmasse_graph::{Arena, Plan, Plans, StateTensor};
+use enmasse_graph::{Arena, Plans, StateTensor};
 
 use crate::checkpoint::CallbackStates;
 use crate::training_data::Listing;
@@ -190,10 +190,10 @@ pub(crate) fn held_by_all(program: &dyn Program) -> impl Fn(&StateTensor) -> boo
         .filter(|tensor| !program.holds(tensor))
         .map(|tensor| tensor.name.clone())
         .collect();
-    let one_updates = program.plans().train.as_ref().is_some_and(Plan::is_replicated);
+    let differs = program.plans().train.as_ref().is_some_and(|train| train.is_replicated() || train.is_cut());
     move |tensor| match tensor.slot.arena {
         _ if elsewhere.contains(&tensor.name) => false,
-        Arena::Optimizer(_) => !one_updates,
+        Arena::Optimizer(_) => !differs,
         // Each rank has read it from its file.
         Arena::Teacher => false,
         _ => true,

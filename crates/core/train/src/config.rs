@@ -541,7 +541,7 @@ settings! {
         /// Otherwise that is an error, since it is mostly a mistake: such ranks take turns, and share its memory.
         share_devices: bool = false, "", ANY, Run, program;
         /// Where gradients are applied
-        /// "ddp": every rank updates, after sums that overlap with backward, as PyTorch's DistributedDataParallel. "dp": as its DataParallel, to compare with. The ranks are threads of one process; after backward the first device sums all gradients, updates, and copies the parameters to the others.
+        /// "ddp": every rank updates, after sums that overlap with backward, as PyTorch's DistributedDataParallel. "dp": as its DataParallel, to compare with. The ranks are threads of one process; after backward the first device sums all gradients, updates, and copies the parameters to the others. "zero1": each rank keeps the optimiser's state of a part alone, updates that part, and gets the others, with the bits of ddp; as DeepSpeed's ZeRO stage 1. On CPUs.
         strategy: StrategyKind = StrategyKind::Ddp, "NAME", ANY, Run;
         /// Layers that begin a stage of the model
         /// The model is cut before these layers, in its order, and each rank computes one stage: layer3 makes two of a ResNet. With a multiple of as many ranks, several compute each stage. The weights are the bits of one rank with as many --shards.

@@ -55,6 +55,7 @@ mod neighbors;
 #[cfg(feature = "onnx")]
 mod onnx;
 mod pace;
+mod parts;
 mod per_class;
 mod plans;
 mod position;
@@ -112,7 +113,7 @@ pub use media::{Histogram, Media};
 pub use monitor::{Best, Direction, Monitor};
 pub use pace::Straggler;
 pub use per_class::{ClassCounts, MacroAverages, PerClass};
-pub use plans::{ModelFn, Objective, compile_plans, compile_stages, initialize};
+pub use plans::{ModelFn, Objective, compile_plans, compile_plans_of_ranks, compile_stages, initialize};
 pub use position::Position;
 pub use prediction::Prediction;
 pub use preparation::Preparation;

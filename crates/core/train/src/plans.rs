@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use enmasse_comm::ShardMap;
 use enmasse_data::Sharding;
 use enmasse_datasets::TaskKind;
 use enmasse_device::{DeviceError, Program};
@@ -174,6 +175,9 @@ fn without_effect(name: &str, value: &str, own: &str) -> TrainError {
 }
 
 /// The plans of each stage of a configuration, as [`compile_plans`] makes those of the whole model; none if the model is not cut.
+///
+/// # Errors
+/// As of [`compile_plans`], or the model has no layer of a stage's name.
 pub fn compile_stages(
     config: &TrainConfig,
     preparation: &Preparation,
@@ -183,7 +187,7 @@ pub fn compile_stages(
     shards: usize,
     target: &Target,
 ) -> Result<Vec<Plans>, TrainError> {
-    let whole = options(config, preparation, objective, outputs, shards)?;
+    let whole = options(config, preparation, objective, outputs, &ShardMap::new(shards, 1)?)?;
     let stage = |index| {
         let begins = config.stages.clone();
         let (micro_batches, schedule) = (config.micro_batches(), config.schedule_stages.into());
@@ -194,8 +198,8 @@ pub fn compile_stages(
 }
 
 /// The plans of a configuration, for a model of so many outputs (classes), this number of shards, the target of a device, and images
-/// prepared in this way. With [`Recomputation::Auto`](crate::Recomputation::Auto) nothing is computed again: the trainer puts bytes in its
-/// place.
+/// prepared in this way. Nothing in them is cut over ranks: see [`compile_plans_of_ranks`]. With
+/// [`Recomputation::Auto`](crate::Recomputation::Auto) nothing is computed again: the trainer puts bytes in its place.
 ///
 /// # Errors
 /// The model or an option of the configuration is wrong: see [`Target::compile`].
@@ -208,7 +212,24 @@ pub fn compile_plans(
     shards: usize,
     target: &Target,
 ) -> Result<Plans, TrainError> {
-    let options = options(config, preparation, objective, outputs, shards)?;
+    let map = ShardMap::new(shards, 1)?;
+    compile_plans_of_ranks(config, preparation, model, objective, outputs, &map, target)
+}
+
+/// The same for ranks that host the shards in this way, of which each takes its part ([`Plans::of_rank`]).
+///
+/// # Errors
+/// As of [`compile_plans`].
+pub fn compile_plans_of_ranks(
+    config: &TrainConfig,
+    preparation: &Preparation,
+    model: &ModelFn,
+    objective: &Objective,
+    outputs: usize,
+    map: &ShardMap,
+    target: &Target,
+) -> Result<Plans, TrainError> {
+    let options = options(config, preparation, objective, outputs, map)?;
     Ok(target.compile(&|x| model(x, outputs), &options)?)
 }
 
@@ -218,9 +239,9 @@ fn options(
     preparation: &Preparation,
     objective: &Objective,
     outputs: usize,
-    shards: usize,
+    map: &ShardMap,
 ) -> Result<CompileOptions, TrainError> {
-    let task = objective.task();
+    let (task, shards) = (objective.task(), map.shards());
     Ok(CompileOptions {
         shards,
         recompute: config.recompute.option().unwrap_or_default(),
@@ -241,6 +262,7 @@ fn options(
         strategy: match config.strategy {
             StrategyKind::Ddp => Strategy::Distributed,
             StrategyKind::Dp => Strategy::Replicated,
+            StrategyKind::Zero1 => Strategy::Cut { ranks: map.ranks() },
         },
         all_reduce: config.all_reduce.word(),
         optimizer: objective.optimizer(config)?,

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use enmasse_comm::Group;
 use enmasse_data::BadSample;
 use enmasse_device::Program;
 use enmasse_graph::Choices;
@@ -264,12 +265,19 @@ impl RunWriter {
     }
 
     /// Writes the checkpoint to resume from, in the middle of an epoch. `keeps_last`: the one so far stays beside it.
-    pub fn save(&mut self, program: &mut dyn Program, position: &Position, keeps_last: bool) -> Result<(), TrainError> {
+    /// The other ranks of the group lend what they have ([`crate::parts::lend`]).
+    pub fn save(
+        &mut self,
+        program: &mut dyn Program,
+        group: Option<&Group>,
+        position: &Position,
+        keeps_last: bool,
+    ) -> Result<(), TrainError> {
         if keeps_last {
             self.keep_last()?;
         }
         position.write_to(&mut self.meta, training_metrics(program.plans()));
-        let (path, tensors) = (self.folder.paths().last_checkpoint(), StateTensors::all(program));
+        let (path, tensors) = (self.folder.paths().last_checkpoint(), StateTensors::all(program, group));
         self.write_checkpoint(&path, &Draft::new(&path, &self.meta, &tensors)?)
     }
 
@@ -285,9 +293,9 @@ impl RunWriter {
     pub fn save_epoch(
         &mut self,
         program: &mut dyn Program,
+        group: Option<&Group>,
         position: &Position,
-        epoch: u64,
-        best: bool,
+        (epoch, best): (u64, bool),
         keeps_last: bool,
     ) -> Result<(), TrainError> {
         if self.export_every > 0 && (epoch + 1).is_multiple_of(self.export_every) {
@@ -295,7 +303,7 @@ impl RunWriter {
             self.folder.write_epoch_weights(epoch, &weights, updates, &self.preprocessing()?)?;
         }
         position.write_to(&mut self.meta, training_metrics(program.plans()));
-        let (paths, tensors) = (self.folder.paths(), StateTensors::all(program));
+        let (paths, tensors) = (self.folder.paths(), StateTensors::all(program, group));
         let checkpoint = Draft::new(&paths.last_checkpoint(), &self.meta, &tensors)?;
         if self.keep != Keep::Newest(0) {
             self.write_checkpoint(&paths.epoch_checkpoint(epoch), &checkpoint)?;

@@ -314,7 +314,7 @@ impl Session {
         self.compare_written(group.as_ref(), callbacks)?;
         self.saving = false;
         self.tracer.at(group.as_ref(), "writing a checkpoint");
-        self.finish_epoch(&record, config, callbacks)?;
+        self.finish_epoch(&record, config, group.as_ref(), callbacks)?;
         // A request that arrives at the end of the run has nothing left to end.
         Ok(agree(callbacks.control.request(), group.as_ref())?.filter(|_| is_unfinished(config, &self.position)))
     }
@@ -526,7 +526,7 @@ impl Session {
         }
         if asked || (config.save_every > 0 && step.is_multiple_of(config.save_every)) {
             self.tracer.at(group, "writing a checkpoint");
-            self.save(SaveReason::Step, config, callbacks)?;
+            self.save(SaveReason::Step, config, group, callbacks)?;
         }
         self.tracer.at(group, "calling callbacks");
         callbacks.on_train_batch_end(&self.progress_after(config, epoch, submitted, &metrics))?;

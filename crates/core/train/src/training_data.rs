@@ -206,7 +206,7 @@ impl TrainingData {
     }
 
     /// What decides which settings have an effect on these data.
-    pub fn surroundings(&self, is_padded: bool, is_launched: bool) -> Surroundings {
+    pub fn surroundings(&self, is_padded: bool, is_launched: bool, is_single: bool) -> Surroundings {
         let has_blocks = self.train.locality().is_some_and(|locality| locality.blocks().is_some());
         Surroundings {
             kind: self.kind,
@@ -216,6 +216,7 @@ impl TrainingData {
             has_parts: self.has_parts,
             is_padded,
             is_launched,
+            is_single,
         }
     }
 

@@ -10,6 +10,7 @@ use enmasse_device::{DeviceError, Program, Which};
 use enmasse_graph::{AVERAGE_PREFIX, Arena, LOSS_SCALE_PREFIX, StateTensor};
 use enmasse_wording::shell_word;
 
+use crate::parts::elsewhere;
 use crate::{NamedTensor, RunPaths, TrainError};
 pub use evaluated::{EvaluatedWeights, is_optimizer};
 
@@ -72,6 +73,9 @@ pub fn write_tensors<'a>(
 ) -> Result<(), TrainError> {
     let mut state = program.plans().state.clone();
     state.retain(|own| own.slot.arena != Arena::Teacher);
+    // What other ranks have is only checked here.
+    let others: Vec<StateTensor> = elsewhere(program.plans()).cloned().collect();
+    state.extend(others);
     let model = program.plans().evaluate.model.clone();
     let refuse = |problem: String| {
         Err(TrainError::Weights(format!("{origin} does not fit the model {model}: {problem}; is it of another model?")))
@@ -107,6 +111,9 @@ pub fn write_tensors<'a>(
     }
     // One at a time: a large model is not in memory twice.
     for (own, given) in found {
+        if program.plans().find(&own.name).is_none() {
+            continue;
+        }
         let values = read(given)?;
         fill(program, &|tensor| (tensor.name == own.name).then_some(&*values))?;
     }

@@ -1,22 +1,26 @@
 //! Sums of gradients over all ranks, in buckets, from the CPU.
 
-use enmasse_graph::ops::{AllReduceStart, AllReduceWait, ReduceStart, ReduceWait};
+use std::ops::Range;
+
+use enmasse_graph::ops::{
+    AllReduceStart, AllReduceWait, ReduceScatterStart, ReduceScatterWait, ReduceStart, ReduceWait,
+};
 use enmasse_graph::{Arena, Bucket};
 use enmasse_tensor::DType;
 
 use super::{DeviceError, Element, Instruction, OnCpu, Operand, Workspace, fallible};
-use crate::collectives::{self, BucketSum};
+use crate::collectives::{self, BucketSum, Receivers};
 use crate::region::Region;
 
 impl OnCpu for AllReduceStart {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
-        start(o, self.bucket, true)
+        start(o, self.bucket, Receivers::All)
     }
 }
 
 impl OnCpu for ReduceStart {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
-        start(o, self.bucket, false)
+        start(o, self.bucket, Receivers::First)
     }
 }
 
@@ -32,7 +36,27 @@ impl OnCpu for ReduceWait {
     }
 }
 
-fn start(o: &Operand, bucket: usize, is_for_all: bool) -> Result<Instruction, DeviceError> {
+impl OnCpu for ReduceScatterStart {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        let (_, ends) = parts(o, self.bucket)?;
+        start(o, self.bucket, Receivers::Parts(ends))
+    }
+}
+
+impl OnCpu for ReduceScatterWait {
+    fn prepare<E: Element>(&self, _: &Operand) -> Result<Instruction, DeviceError> {
+        Ok(wait(self.bucket))
+    }
+}
+
+/// The elements of a bucket that is cut, and where the part of each rank ends among them.
+pub(super) fn parts(o: &Operand, bucket: usize) -> Result<(Range<usize>, Vec<usize>), DeviceError> {
+    let cut = o.preparation.plan.cut.as_ref().and_then(|cut| cut.borders.get(bucket)).ok_or_else(|| o.unsupported())?;
+    let (start, end) = (cut[0], cut[cut.len() - 1]);
+    Ok((start..end, cut[1..].iter().map(|border| border - start).collect()))
+}
+
+fn start(o: &Operand, bucket: usize, receivers: Receivers) -> Result<Instruction, DeviceError> {
     let preparation = o.preparation;
     let single = |range: &&Bucket| range.dtype == DType::F32;
     let range = preparation.plan.buckets.get(bucket).filter(single).ok_or_else(|| o.unsupported())?;
@@ -43,7 +67,7 @@ fn start(o: &Operand, bucket: usize, is_for_all: bool) -> Result<Instruction, De
         start: Region::new(start, range.len),
         stride: preparation.strides[0] / size_of::<f32>(),
         shards: preparation.map.shards(),
-        is_for_all,
+        receivers,
         folds: preparation.schedule.shards[o.local].folds.clone(),
         is_last: o.local + 1 == preparation.schedule.shards.len(),
     };

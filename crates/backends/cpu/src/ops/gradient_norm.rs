@@ -4,7 +4,8 @@ use enmasse_graph::Arena;
 use enmasse_graph::ops::{GradientNorm, Operation};
 use enmasse_tensor::DType;
 
-use super::{DeviceError, Element, Instruction, OnCpu, Operand, kernel};
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, fallible};
+use crate::collectives;
 use crate::norm::Norm;
 
 impl OnCpu for GradientNorm {
@@ -13,13 +14,25 @@ impl OnCpu for GradientNorm {
         if self.scaled {
             return Err(o.unsupported());
         }
-        let end = o.preparation.plan.adjacent_gradients(&o.node.inputs).ok_or_else(|| {
+        let plan = o.preparation.plan;
+        let end = plan.adjacent_gradients(&o.node.inputs).ok_or_else(|| {
             let (layer, op) = (&o.node.layer, self.name());
             let reason = format!("layer {layer}: the cpu runs {op} only over neighbours in the gradient arena");
             DeviceError::Unsupported(reason)
         })?;
-        let norm = Norm::new(o.preparation.range(Arena::Gradients, 0, 0, end / DType::F32.size()));
-        let result = o.output(0)?;
-        Ok(kernel!(norm.workspace(), c => norm.run(c, result)))
+        let tensors = o.node.inputs.iter().map(|&id| {
+            let start = plan.slot(id).offset / DType::F32.size();
+            (start..start + plan.shape(id).elements(), plan.holds(id))
+        });
+        let norm = Norm::new(o.preparation.range(Arena::Gradients, 0, 0, end / DType::F32.size()), tensors);
+        let (result, is_cut) = (o.output(0)?, plan.is_cut());
+        Ok(fallible!(norm.workspace(), machine => {
+            norm.add_squares(&mut machine.context);
+            if is_cut {
+                collectives::add_up(machine, norm.sums(&machine.context))?;
+            }
+            norm.finish(&machine.context, result);
+            Ok(())
+        }))
     }
 }

@@ -9,3 +9,4 @@ mod programs;
 mod replicated;
 mod stages;
 mod state;
+mod zero;

@@ -4,6 +4,7 @@
 mod activation;
 mod adaptive_avg_pool;
 mod add;
+mod all_gather;
 mod all_reduce;
 mod attention;
 mod average;

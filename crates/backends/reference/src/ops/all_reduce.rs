@@ -4,7 +4,9 @@ use std::collections::HashMap;
 
 use enmasse_device::DeviceError;
 use enmasse_graph::ValueId;
-use enmasse_graph::ops::{AllReduceStart, AllReduceWait, ReduceStart, ReduceWait};
+use enmasse_graph::ops::{
+    AllReduceStart, AllReduceWait, ReduceScatterStart, ReduceScatterWait, ReduceStart, ReduceWait,
+};
 
 use super::{OnReference, StepContext};
 use crate::tree;
@@ -20,7 +22,7 @@ impl OnReference for AllReduceStart {
 
 impl OnReference for AllReduceWait {
     fn run(&self, step: &mut StepContext) -> Result<(), DeviceError> {
-        wait(step, self.bucket, true)
+        wait(step, self.bucket, |_, _| true)
     }
 }
 
@@ -33,7 +35,20 @@ impl OnReference for ReduceStart {
 impl OnReference for ReduceWait {
     /// Other ranks than the first could gather the sum, too, but must not use it.
     fn run(&self, step: &mut StepContext) -> Result<(), DeviceError> {
-        wait(step, self.bucket, step.exchange.hosting.rank() == 0)
+        wait(step, self.bucket, |step, _| step.exchange.hosting.rank() == 0)
+    }
+}
+
+impl OnReference for ReduceScatterStart {
+    fn run(&self, step: &mut StepContext) -> Result<(), DeviceError> {
+        start(step, self.bucket)
+    }
+}
+
+impl OnReference for ReduceScatterWait {
+    /// Other ranks than the one that updates a parameter must not use its gradient.
+    fn run(&self, step: &mut StepContext) -> Result<(), DeviceError> {
+        wait(step, self.bucket, |step, id| step.plan.holds(id))
     }
 }
 
@@ -47,12 +62,19 @@ fn start(step: &mut StepContext, bucket: usize) -> Result<(), DeviceError> {
     Ok(())
 }
 
-/// Ends the sum of a bucket, which the shards get if it is theirs.
-fn wait(step: &mut StepContext, bucket: usize, is_ours: bool) -> Result<(), DeviceError> {
+/// Ends the sum of a bucket, of which the shards get the values that are theirs.
+fn wait(
+    step: &mut StepContext,
+    bucket: usize,
+    is_ours: impl Fn(&StepContext, ValueId) -> bool,
+) -> Result<(), DeviceError> {
     let sums = step.in_flight.remove(&bucket).ok_or_else(|| {
         DeviceError::Unsupported(format!("bucket {bucket} is waited for, but its sum was never started"))
     })?;
-    for (id, sum) in sums.into_iter().filter(|_| is_ours) {
+    for (id, sum) in sums {
+        if !is_ours(step, id) {
+            continue;
+        }
         step.shards.iter_mut().for_each(|shard| shard.write(step.plan, id, sum.clone()));
     }
     Ok(())

@@ -1,18 +1,36 @@
 //! The norm of all gradients.
 
+use enmasse_device::DeviceError;
 use enmasse_graph::ops::GradientNorm;
 
 use super::loss_scale::scale;
+use super::{OnReference, StepContext, unsupported};
 
-/// The root of the sum of squares.
-pub fn norm(values: &[f64]) -> f64 {
-    values.iter().map(|value| value * value).sum::<f64>().sqrt()
+/// The sum of squares.
+pub fn squares(values: &[f64]) -> f64 {
+    values.iter().map(|value| value * value).sum()
 }
 
-each_shard!(GradientNorm, |op, call, []| {
-    let (gradients, factor) = match call.rest {
-        [gradients @ .., scale] if op.scaled => (gradients, 1.0 / scale[0]),
-        gradients => (gradients, 1.0),
-    };
-    vec![vec![norm(&scale(&gradients.concat(), factor))]]
-});
+/// Its root.
+pub fn norm(values: &[f64]) -> f64 {
+    squares(values).sqrt()
+}
+
+impl OnReference for GradientNorm {
+    /// The squares of each tensor are added up first, so that it does not matter which rank has them.
+    fn run(&self, step: &mut StepContext) -> Result<(), DeviceError> {
+        let (shard, inputs) = (&step.shards[0], &step.node.inputs);
+        let (gradients, factor) = match inputs.split_last() {
+            Some((&scale, gradients)) if self.scaled => (gradients, 1.0 / shard.read(step.plan, scale)?[0]),
+            Some(_) => (&inputs[..], 1.0),
+            None => return Err(unsupported(step.node)),
+        };
+        let of_tensor = |&id| match step.plan.holds(id) {
+            true => Ok(squares(&scale(shard.read(step.plan, id)?, factor))),
+            false => Ok(0.0),
+        };
+        let mut sums = gradients.iter().map(of_tensor).collect::<Result<Vec<f64>, DeviceError>>()?;
+        step.add_up(&mut sums)?;
+        step.scatter(&[vec![sums.iter().sum::<f64>().sqrt()]])
+    }
+}

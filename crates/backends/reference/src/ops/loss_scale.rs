@@ -1,8 +1,9 @@
 //! Loss scaling: the factor of gradients, the check of a step, and the change of the scale after it.
 
+use enmasse_device::DeviceError;
 use enmasse_graph::ops::{Scale, Unscale, UpdateScale};
 
-use super::{Call, unsupported};
+use super::{Call, OnReference, StepContext, unsupported};
 
 /// Every element times a factor.
 pub fn scale(x: &[f64], factor: f64) -> Vec<f64> {
@@ -13,15 +14,31 @@ each_shard!(Scale, |_, _, [x, factor]| vec![scale(x, factor[0])]);
 
 /// The factor that undoes the scale, or 0 for a step that is skipped; then the scale.
 pub fn unscale(values: &[f64], scale: f64) -> Vec<f64> {
-    let factor = 1.0 / scale;
-    let is_good = factor.is_finite() && values.iter().all(|value| value.is_finite());
-    vec![if is_good { factor } else { 0.0 }, scale]
+    factor_and_scale(count_bad(values), scale)
 }
 
-each_shard!(Unscale, |_, call, []| {
-    let [values @ .., scale] = call.rest else { return Err(unsupported(call.step.node)) };
-    vec![unscale(&values.concat(), scale[0])]
-});
+fn factor_and_scale(bad: f64, scale: f64) -> Vec<f64> {
+    let factor = 1.0 / scale;
+    vec![if bad == 0.0 && factor.is_finite() { factor } else { 0.0 }, scale]
+}
+
+/// How many values are not finite.
+fn count_bad(values: &[f64]) -> f64 {
+    values.iter().filter(|value| !value.is_finite()).count() as f64
+}
+
+impl OnReference for Unscale {
+    fn run(&self, step: &mut StepContext) -> Result<(), DeviceError> {
+        let Some((&scale, values)) = step.node.inputs.split_last() else { return Err(unsupported(step.node)) };
+        let (shard, mut bad) = (&step.shards[0], [0.0]);
+        for &id in values.iter().filter(|&&id| step.plan.holds(id)) {
+            bad[0] += count_bad(shard.read(step.plan, id)?);
+        }
+        let scale = shard.read(step.plan, scale)?[0];
+        step.add_up(&mut bad)?;
+        step.scatter(&[factor_and_scale(bad[0], scale)])
+    }
+}
 
 /// The scale, the good steps in a row, and the skipped steps after a step.
 pub fn update_scale(

@@ -22,6 +22,7 @@ macro_rules! each_shard {
 pub mod activation;
 pub mod adaptive_avg_pool;
 pub mod add;
+mod all_gather;
 pub(crate) mod all_reduce;
 pub mod attention;
 pub mod average;
@@ -108,6 +109,12 @@ impl StepContext<'_> {
     pub fn gather(&self, operand: usize) -> Result<Vec<Vec<f64>>, DeviceError> {
         let read = |shard: &Shard| shard.read(self.plan, self.node.inputs[operand]).map(<[f64]>::to_vec);
         self.exchange.all(self.shards.iter().map(read).collect::<Result<_, _>>()?)
+    }
+
+    /// Adds up what ranks have found that update a part each.
+    pub fn add_up(&self, values: &mut [f64]) -> Result<(), DeviceError> {
+        let group = self.exchange.group.as_ref().filter(|_| self.plan.is_cut());
+        group.map_or(Ok(()), |group| Ok(group.all_reduce(values)?))
     }
 
     /// Writes the same for every local shard.

@@ -42,6 +42,7 @@ not_exported! {
     CrossEntropyBackward LogSoftmaxBackward SumClassesBackward SampleSumBackward
     SyncStatistics SyncSum AllReduceStart AllReduceWait ReduceStart ReduceWait Replicate
     SendTo ReceiveFrom Zeros SumStages
+    ReduceScatterStart ReduceScatterWait AllGather
     CheckFinite GradientNorm Scale Unscale UpdateScale Update Average Lookahead
 }
 

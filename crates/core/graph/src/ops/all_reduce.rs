@@ -33,6 +33,21 @@ pub struct ReduceWait {
     pub bucket: usize,
 }
 
+/// [`AllReduceStart`] in which each rank gets the sums of its part alone ([`crate::Cut`]). The other values of the bucket are undefined
+/// afterwards. They belong to the collective until [`ReduceScatterWait`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ReduceScatterStart {
+    /// Index in [`crate::Plan::buckets`], and in [`crate::Cut::borders`].
+    pub bucket: usize,
+}
+
+/// Waits for the end of [`ReduceScatterStart`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ReduceScatterWait {
+    /// Index in [`crate::Plan::buckets`].
+    pub bucket: usize,
+}
+
 macro_rules! collective {
     ($operation:ident, $name:literal) => {
         impl Operation for $operation {
@@ -50,3 +65,5 @@ collective!(AllReduceStart, "all_reduce_start");
 collective!(AllReduceWait, "all_reduce_wait");
 collective!(ReduceStart, "reduce_start");
 collective!(ReduceWait, "reduce_wait");
+collective!(ReduceScatterStart, "reduce_scatter_start");
+collective!(ReduceScatterWait, "reduce_scatter_wait");

@@ -2,7 +2,8 @@
 
 use super::Operation;
 
-/// The root of the sum of all squares. With a scale the gradients are first divided by it.
+/// The root of the sum of all squares. With a scale the gradients are first divided by it. If the update is cut over ranks, each adds up
+/// the squares of its part, and the sums of all tensors are added in one order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GradientNorm {
     /// Whether there is a scale.

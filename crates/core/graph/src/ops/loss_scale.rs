@@ -20,7 +20,8 @@ impl Operation for Scale {
 /// The factor that undoes the scale, and the scale.
 ///
 /// The factor is `1 / scale`, or 0 if an element of the values is not finite or `1 / scale` is not: then the step is skipped.
-/// The values are all gradients, or their norm, which is not finite if one of them is not.
+/// The values are all gradients, or their norm, which is not finite if one of them is not. If the update is cut over ranks, each looks at
+/// its part, and all skip a step that one of them has to skip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Unscale;
 

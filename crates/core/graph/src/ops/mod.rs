@@ -23,6 +23,7 @@
 mod activation;
 mod adaptive_avg_pool;
 mod add;
+mod all_gather;
 mod all_reduce;
 mod attention;
 mod average;
@@ -67,7 +68,8 @@ use std::ops::{Range, RangeInclusive};
 pub use activation::{Activation, ActivationBackward};
 pub use adaptive_avg_pool::{AdaptiveAvgPool, AdaptiveAvgPoolBackward};
 pub use add::Add;
-pub use all_reduce::{AllReduceStart, AllReduceWait, ReduceStart, ReduceWait};
+pub use all_gather::AllGather;
+pub use all_reduce::{AllReduceStart, AllReduceWait, ReduceScatterStart, ReduceScatterWait, ReduceStart, ReduceWait};
 pub use attention::{Attention, AttentionBackward};
 pub use average::Average;
 pub use avg_pool::{AvgPool, AvgPoolBackward};
@@ -248,6 +250,7 @@ operations! { $
     SyncStatistics SyncSum
     AllReduceStart AllReduceWait ReduceStart ReduceWait Replicate
     SendTo ReceiveFrom Zeros SumStages
+    ReduceScatterStart ReduceScatterWait AllGather
     CheckFinite
     GradientNorm
     Scale Unscale UpdateScale

@@ -1,6 +1,6 @@
 //! Data parallelism: gradients are summed over shards in buckets. The sum of a bucket starts once the bucket is complete.
 
-use crate::ops::{AllReduceStart, AllReduceWait, RunningShare};
+use crate::ops::{AllReduceStart, AllReduceWait, ReduceScatterStart, ReduceScatterWait, RunningShare};
 use crate::{Bucket, Graph, Node, Op, Phase, Role, ValueId};
 
 /// Sizes of buckets in bytes: a bucket is closed once it has reached its size. The first one is smaller, so that
@@ -24,11 +24,14 @@ impl Default for BucketSizes {
 /// `arena` lists its values in order as `(value, first byte, bytes)`: first gradients, then carried values, which join the
 /// last bucket. A bucket holds values of one type. Its sum starts after the last node of the forward, loss or backward phase
 /// that uses one of its values, and the reduce phase waits for it.
+///
+/// If each rank `gets_part` of the sums of gradients, carried values have buckets of their own, whose sums all ranks get.
 pub fn data_parallel(
     graph: &mut Graph,
     arena: &[(ValueId, usize, usize)],
     shards: usize,
     sizes: BucketSizes,
+    gets_part: bool,
 ) -> Vec<Bucket> {
     if shards == 1 {
         return Vec::new();
@@ -40,12 +43,14 @@ pub fn data_parallel(
     }
     let mut buckets: Vec<Bucket> = Vec::new();
     let mut members: Vec<Vec<ValueId>> = Vec::new();
-    let mut open = false;
+    let (mut open, mut of_gradients) = (false, 0);
     for &(id, first, bytes) in arena {
         let (carried, dtype) = (graph.value(id).role == Role::Carried, graph.value(id).dtype);
         let (start, len) = (first / dtype.size(), bytes / dtype.size());
-        if buckets.last().is_none_or(|bucket| bucket.dtype != dtype || (!open && !carried)) {
+        let is_apart = carried && gets_part && buckets.len() == of_gradients;
+        if buckets.last().is_none_or(|bucket| bucket.dtype != dtype || (!open && !carried)) || is_apart {
             buckets.push(Bucket { dtype, start, len: 0 });
+            of_gradients += usize::from(!carried);
             members.push(Vec::new());
         }
         let index = buckets.len() - 1;
@@ -67,18 +72,28 @@ pub fn data_parallel(
         .collect();
     let collective =
         |op: Op, bucket: usize, phase| Node::new(op, members[bucket].clone(), [], phase, format!("bucket {bucket}"));
+    let start = |bucket: usize| -> Op {
+        match gets_part && bucket < of_gradients {
+            true => ReduceScatterStart { bucket }.into(),
+            false => AllReduceStart { bucket }.into(),
+        }
+    };
     // Sums start in the order of the buckets, even if the buckets become complete in another order.
     let mut next = 0;
     let nodes = std::mem::take(&mut graph.nodes);
     for (index, node) in nodes.into_iter().enumerate() {
         graph.nodes.push(node);
         while next < buckets.len() && ready[..=next].iter().all(|&at| at <= index) {
-            graph.nodes.push(collective(AllReduceStart { bucket: next }.into(), next, Phase::Backward));
+            graph.nodes.push(collective(start(next), next, Phase::Backward));
             next += 1;
         }
     }
     for bucket in 0..buckets.len() {
-        graph.nodes.push(collective(AllReduceWait { bucket }.into(), bucket, Phase::Reduce));
+        let op = match gets_part && bucket < of_gradients {
+            true => ReduceScatterWait { bucket }.into(),
+            false => AllReduceWait { bucket }.into(),
+        };
+        graph.nodes.push(collective(op, bucket, Phase::Reduce));
     }
     buckets
 }

@@ -16,6 +16,7 @@ mod recompute;
 mod replicate;
 mod stages;
 mod sync_batch_norm;
+mod zero;
 
 pub use average::{AVERAGE_PREFIX, Averaging};
 pub(crate) use average::{add_averages, read_averages};
@@ -35,5 +36,7 @@ pub use precision::{Precision, precision};
 pub(crate) use recompute::{Blocks, mark_boundaries, nodes_again, recompute};
 pub use replicate::Strategy;
 pub(crate) use replicate::{collect, replicate};
-pub(crate) use stages::{Kept, LayerStages, cut};
+pub(crate) use stages::{Kept, LayerStages, cut_stages};
 pub use sync_batch_norm::sync_batch_norm;
+pub use zero::{Cut, UpdatedPart};
+pub(crate) use zero::{cut, gather};

@@ -20,6 +20,12 @@ pub enum Strategy {
     /// The first rank gets the sums after backward, updates, and copies the parameters to the others: PyTorch's `DataParallel`.
     /// Running statistics are those of shard 0.
     Replicated,
+    /// Each of so many ranks gets the sums of a part while backward runs, keeps the optimiser's state of that part alone, updates it, and
+    /// gets the other parameters: ZeRO's first stage.
+    Cut {
+        /// The number of ranks. For one there is nothing to cut.
+        ranks: usize,
+    },
 }
 
 /// Appends the sums to a graph that ends with backward: of all gradients for the first rank, and of the metrics for all ranks,
@@ -68,8 +74,11 @@ impl Plan {
 
 impl Plans {
     /// The part of the plans that a rank runs. It is all of them, unless only the first rank updates: then the others have neither
-    /// the update nor the optimiser's state.
+    /// the update nor the optimiser's state; or each rank a part: then a rank has its own.
     pub fn of_rank(mut self, rank: usize) -> Self {
+        if self.train.as_ref().is_some_and(|train| train.cut.is_some()) {
+            return self.of_part(rank);
+        }
         let Some(train) = self.train.as_mut().filter(|train| rank > 0 && train.is_replicated()) else { return self };
         let is_of_first =
             |op: &Op| matches!(op, Op::GradientNorm(_) | Op::Unscale(_) | Op::Update(_) | Op::RunningUpdate(_));

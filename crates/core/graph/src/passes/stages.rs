@@ -147,7 +147,7 @@ pub(crate) struct Kept<'a> {
 }
 
 /// Leaves the part of its own stage of a step that is recorded with its loss and its gradients, if it is cut.
-pub(crate) fn cut(forward: &mut Forward, precision: Precision, kept: Kept) -> Result<(), GraphError> {
+pub(crate) fn cut_stages(forward: &mut Forward, precision: Precision, kept: Kept) -> Result<(), GraphError> {
     let Some(stages) = forward.stages.clone() else { return Ok(()) };
     let (graph, own, last) = (&mut forward.graph, stages.cut.index, stages.cut.begins.len());
     let (owners, [forwards, backwards]) = (stages.owners(graph)?, stages.crossings(graph)?);

@@ -13,7 +13,7 @@ use enmasse_datasets::{DataKind, TaskKind};
 use super::opt_arg::of_optimizers;
 use super::{
     ConfigError, FineTune, LayeredConfig, LossKind, RankKind, SETTINGS, Scope, Setting, SettingSource, Shuffling,
-    TrainConfig,
+    StrategyKind, TrainConfig,
 };
 
 /// The circumstances of a run that settings depend on.
@@ -33,6 +33,8 @@ pub struct Surroundings {
     pub is_padded: bool,
     /// Whether a launcher started the ranks.
     pub is_launched: bool,
+    /// Whether there is one rank.
+    pub is_single: bool,
 }
 
 /// Settings that have an effect only if another one has one of some values: the setting, the other one, and these values.
@@ -137,6 +139,7 @@ const UNLESS: &[Rule] = &[
     ),
     ("micro_batches", |config, _| config.stages.is_empty(), "without `stages`"),
     ("ranks", has_ranks, "in ranks that a launcher has started"),
+    ("strategy", |config, data| data.is_single && config.strategy == StrategyKind::Zero1, "with one rank"),
 ];
 
 fn has_no_resized_crop(config: &TrainConfig, data: &Surroundings) -> bool {
@@ -269,6 +272,7 @@ mod tests {
         has_parts: false,
         is_padded: false,
         is_launched: false,
+        is_single: false,
     };
 
     /// Flags, variables and a saved run, each as `name=value` pairs separated by spaces.
@@ -424,6 +428,10 @@ mod tests {
             parts,
             &[&format!("--split seeded {because}"), &format!("--split-seed 0 {because}")],
         );
+        let single = Surroundings { is_single: true, ..FOLDER };
+        check("strategy=zero1", single, &["--strategy zero1 has no effect with one rank"]);
+        check("strategy=dp", Surroundings { is_single: true, ..FOLDER }, &[]);
+        check("strategy=zero1", FOLDER, &[]);
         let launched = Surroundings { is_launched: true, ..FOLDER };
         check("ranks=thread", launched, &["--ranks thread has no effect in ranks that a launcher has started"]);
         for kind in [DataKind::Cifar10, DataKind::Cifar100, DataKind::Mnist, DataKind::FashionMnist] {

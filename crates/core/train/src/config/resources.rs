@@ -82,7 +82,7 @@ impl TrainConfig {
     /// What a rank is: with `--strategy dp` always a thread.
     pub fn rank_kind(&self) -> RankKind {
         match self.strategy {
-            StrategyKind::Ddp => self.ranks,
+            StrategyKind::Ddp | StrategyKind::Zero1 => self.ranks,
             StrategyKind::Dp => RankKind::Thread,
         }
     }

@@ -103,7 +103,9 @@ pub(super) fn parse<T: SettingValue>(setting: &Setting, text: &str) -> Result<T,
 fn advice(setting: &Setting, text: &str) -> &'static str {
     match (setting.name, text.to_ascii_lowercase().as_str()) {
         ("optimizer", "adam") => "; adamw is adam whose weight decay is no part of the gradient",
-        ("strategy", "fsdp" | "deepspeed" | "zero") => "; every rank holds the whole model, as with ddp",
+        ("strategy", "fsdp" | "deepspeed" | "zero") => {
+            "; zero1 cuts the optimiser's state, and every rank holds the model"
+        }
         _ => "",
     }
 }

@@ -39,7 +39,11 @@ fn refused_values_say_what_is_allowed() {
     check("precision", "fp8", "--precision fp8: must be f32 or tf32 or bf16 or f16");
     // Lightning's word for a precision with bf16 weights as well.
     check("precision", "bf16-true", "--precision bf16-true: must be f32 or tf32 or bf16 or f16");
-    check("strategy", "fsdp", "--strategy fsdp: must be ddp or dp; every rank holds the whole model, as with ddp");
+    check(
+        "strategy",
+        "fsdp",
+        "--strategy fsdp: must be ddp or dp or zero1; zero1 cuts the optimiser's state, and every rank holds the model",
+    );
     check(
         "optimizer",
         "adam",

@@ -309,6 +309,8 @@ choices! {
         Ddp = "ddp",
         /// The first rank updates, and copies the parameters to the others: PyTorch's `DataParallel`.
         Dp = "dp",
+        /// Each rank has the optimiser's state of a part, and updates that part: ZeRO's first stage.
+        Zero1 = "zero1",
     }
     /// The order of micro-batches in the stages of a model.
     StageScheduleKind {

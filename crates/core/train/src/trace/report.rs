@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use enmasse_comm::{Clock, ClockOffset, Group, Reduction, TimedOperation};
 use enmasse_device::{DeviceError, Program};
-use enmasse_graph::ops::{AllReduceStart, AllReduceWait, ReduceStart, ReduceWait};
+use enmasse_graph::ops::{
+    AllReduceStart, AllReduceWait, ReduceScatterStart, ReduceScatterWait, ReduceStart, ReduceWait,
+};
 use enmasse_graph::{Op, Plan};
 use serde_json::{Value, json};
 
@@ -68,6 +70,8 @@ impl Recording {
             let name = match node.op {
                 Op::AllReduceStart(AllReduceStart { bucket })
                 | Op::AllReduceWait(AllReduceWait { bucket })
+                | Op::ReduceScatterStart(ReduceScatterStart { bucket })
+                | Op::ReduceScatterWait(ReduceScatterWait { bucket })
                 | Op::ReduceStart(ReduceStart { bucket })
                 | Op::ReduceWait(ReduceWait { bucket }) => {
                     format!("{} of bucket {bucket}", node.op.name())
@@ -119,7 +123,7 @@ impl Recording {
     /// How much of the sums was hidden on all ranks; `None` if there were none, or a rank could not record them all.
     fn overlap(&self, axis: &Axis, plan: &Plan, group: Option<&Group>) -> Result<Option<Overlap>, TrainError> {
         let Some(group) = group else { return Ok(None) };
-        let starts = |op: &Op| matches!(op, Op::AllReduceStart(_) | Op::ReduceStart(_));
+        let starts = |op: &Op| matches!(op, Op::AllReduceStart(_) | Op::ReduceScatterStart(_) | Op::ReduceStart(_));
         let started = plan.instructions.iter().filter(|node| starts(&node.op)).count();
         // When each sum of each step was queued, and when its turn came.
         let own: Vec<i64> = (self.steps.iter().flat_map(|&step| self.buckets(step)))

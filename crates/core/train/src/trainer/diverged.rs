@@ -5,7 +5,8 @@
 //! again if that loss, or the validation's, is not finite. It gets that name before the new one is
 //! written. So a run that is killed at any moment has both, and its resume decides.
 
-use enmasse_graph::Precision;
+use enmasse_comm::Group;
+use enmasse_graph::{Plan, Precision};
 use enmasse_wording::shell_word;
 
 use super::Session;
@@ -96,9 +97,16 @@ impl Session {
         TrainError::NonFinite { rank, loss, epoch: self.position.epoch, step: self.position.optimizer_step + 1, remedy }
     }
 
-    /// Checks the state on the rank that writes it. A value that is not finite is an error.
-    pub(super) fn check_finite(&mut self, config: &TrainConfig) -> Result<(), TrainError> {
-        match self.writer.is_some().then(|| first_non_finite(self.program.as_mut())).transpose()?.flatten() {
+    /// Checks the state on the rank that writes it, or if each rank has a part of it, on all. A value that is not finite is an error.
+    pub(super) fn check_finite(&mut self, config: &TrainConfig, group: Option<&Group>) -> Result<(), TrainError> {
+        let in_parts = self.program.plans().train.as_ref().is_some_and(Plan::is_cut) && !config.keeps_nothing();
+        let checks = self.writer.is_some() || in_parts;
+        let mut found = checks.then(|| first_non_finite(self.program.as_mut())).transpose()?.flatten();
+        if let (true, Some(group)) = (in_parts, group) {
+            let names = group.all_gather_bytes(found.unwrap_or_default().as_bytes())?;
+            found = names.iter().find(|name| !name.is_empty()).map(|name| String::from_utf8_lossy(name).into_owned());
+        }
+        match found {
             Some(name) => Err(self.non_finite_state(config, format!("values of {name}"), None)),
             None => Ok(()),
         }

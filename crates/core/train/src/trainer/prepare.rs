@@ -20,7 +20,8 @@ use crate::checkpoint::CallbackStates;
 use crate::config::ByteCount;
 use crate::memory::{ProcessMemory, RankMemory, check_device_memory, check_memory, excess, program_memory};
 use crate::pace::Paces;
-use crate::plans::{compile_features, compile_plans, compile_stages, initialize, training_metrics};
+use crate::parts::{deliver, elsewhere};
+use crate::plans::{compile_features, compile_plans_of_ranks, compile_stages, initialize, training_metrics};
 use crate::resumption::rescheduled;
 use crate::run_writer::{RunFiles, RunWriter};
 use crate::staged::StagedProgram;
@@ -89,7 +90,7 @@ impl Session {
         }
 
         let compile = |config: &TrainConfig| {
-            compile_plans(config, &preparation, model, &objective, task.outputs(), shards, &device.target())
+            compile_plans_of_ranks(config, &preparation, model, &objective, task.outputs(), &map, &device.target())
         };
         let compile_stages = |config: &TrainConfig| {
             compile_stages(config, &preparation, model, &objective, task.outputs(), shards, &device.target())
@@ -190,7 +191,7 @@ impl Session {
         program.gather_state(false)?;
         let mut pretrained = None;
         let mut position = Position::default();
-        let mut states = CallbackStates::new();
+        let (mut states, mut resumed_from) = (CallbackStates::new(), None);
         match (&mut writer, saved) {
             (Some(writer), Some(checkpoint)) => {
                 let origin = writer.paths().root().display().to_string();
@@ -207,7 +208,8 @@ impl Session {
                 })?;
                 position = Position::from_meta(&checkpoint.meta, training_metrics(program.plans()));
                 writer.check_best(&mut position, &checkpoint.meta.best.metric);
-                states = checkpoint.meta.callbacks;
+                states = checkpoint.meta.callbacks.clone();
+                resumed_from = Some(checkpoint);
             }
             _ if rank == 0 => {
                 whiten(program.as_mut(), &evaluation, &data.train, &preparation.normalization)?;
@@ -225,6 +227,9 @@ impl Session {
             if position.is_resumed() || config.begins_with_weights() || !whitened(program.as_ref()).is_empty() {
                 broadcast_state(group, program.as_mut())?;
                 states = broadcast_states(group, &states)?;
+            }
+            if position.is_resumed() {
+                deliver(group, program.as_mut(), resumed_from.as_ref())?;
             }
         }
         if let Some(teacher) = &objective.teacher {
@@ -372,7 +377,8 @@ fn epoch_steps(config: &TrainConfig, train: &TrainLoader) -> usize {
 /// Bytes that are in memory at a time while weights are loaded, before the first step: a tensor of a checkpoint or from another
 /// rank, or the whole file of `--weights`.
 fn loaded_at_a_time(config: &TrainConfig, plans: &Plans) -> usize {
-    let largest = plans.state.iter().map(|tensor| tensor.shape.elements() * size_of::<f32>()).max().unwrap_or(0);
+    let state = plans.state.iter().chain(elsewhere(plans));
+    let largest = state.map(|tensor| tensor.shape.elements() * size_of::<f32>()).max().unwrap_or(0);
     match config.first_weights().ok().flatten() {
         _ if config.resume.is_on() => largest,
         Some(file) => std::fs::metadata(file).map_or(largest, |file| largest.max(file.len() as usize)),

@@ -8,6 +8,7 @@ use enmasse_comm::Group;
 use super::{Session, Trainer};
 use crate::agreement::compare_written;
 use crate::callback::Callbacks;
+use crate::parts::lend;
 use crate::stop::{Request, agree};
 use crate::{Artifact, EpochRecord, Position, SaveReason, Saved, TrainConfig, TrainError};
 
@@ -18,16 +19,17 @@ impl Session {
         &mut self,
         record: &EpochRecord,
         config: &TrainConfig,
+        group: Option<&Group>,
         callbacks: &mut Callbacks,
     ) -> Result<(), TrainError> {
         let reason = SaveReason::EpochEnd(record);
         if record.partial {
             self.position.validated_samples = self.position.samples;
-            return self.save(reason, config, callbacks);
+            return self.save(reason, config, group, callbacks);
         }
         self.program.gather_state(false)?;
         // Before anything replaces a good checkpoint.
-        self.check_finite(config)?;
+        self.check_finite(config, group)?;
         if record.best {
             self.position.best = record.value(&self.monitor.name);
         }
@@ -35,10 +37,13 @@ impl Session {
         if let Some(writer) = &mut self.writer {
             writer.keep_states(callbacks.state_dicts()?);
             let keeps_last = self.last_checkpoint.is_kept();
-            writer.save_epoch(self.program.as_mut(), &self.position, record.epoch, record.best, keeps_last)?;
+            let epoch = (record.epoch, record.best);
+            writer.save_epoch(self.program.as_mut(), group, &self.position, epoch, keeps_last)?;
             if record.best {
                 callbacks.control.artifacts.push((Artifact::Checkpoint, writer.paths().best_checkpoint()));
             }
+        } else if !config.keeps_nothing() {
+            lend(self.program.as_mut(), group)?;
         }
         self.saved(reason, callbacks)
     }
@@ -49,7 +54,7 @@ impl Session {
         trainer.callbacks.on_bad_samples(&self.bad_samples.exchange(trainer.group.as_ref())?)?;
         self.list_bad_samples()?;
         self.tracer.at(trainer.group.as_ref(), "writing a checkpoint");
-        self.save(SaveReason::Stop, &trainer.config, &mut trainer.callbacks)?;
+        self.save(SaveReason::Stop, &trainer.config, trainer.group.as_ref(), &mut trainer.callbacks)?;
         Ok(agree(trainer.callbacks.control.request(), trainer.group.as_ref())?)
     }
 
@@ -64,13 +69,16 @@ impl Session {
         &mut self,
         reason: SaveReason,
         config: &TrainConfig,
+        group: Option<&Group>,
         callbacks: &mut Callbacks,
     ) -> Result<(), TrainError> {
         self.program.gather_state(false)?;
-        self.check_finite(config)?;
+        self.check_finite(config, group)?;
         if let Some(writer) = &mut self.writer {
             writer.keep_states(callbacks.state_dicts()?);
-            writer.save(self.program.as_mut(), &self.position, self.last_checkpoint.is_kept())?;
+            writer.save(self.program.as_mut(), group, &self.position, self.last_checkpoint.is_kept())?;
+        } else if !config.keeps_nothing() {
+            lend(self.program.as_mut(), group)?;
         }
         self.saved(reason, callbacks)
     }

@@ -248,7 +248,7 @@ impl Steps<'_, '_> {
         trainer.callbacks.control.reason.take_if(|_| !*is_over);
         trainer.callbacks.on_fit_end(session.program.as_mut())?;
         if session.compare_written(trainer.group.as_ref(), &mut trainer.callbacks)? && !*was_finished {
-            session.save(SaveReason::Step, &trainer.config, &mut trainer.callbacks)?;
+            session.save(SaveReason::Step, &trainer.config, trainer.group.as_ref(), &mut trainer.callbacks)?;
         }
         session.prove_last()?;
         trainer.callbacks.loggers.finish(None)?;

@@ -261,8 +261,9 @@ impl Request {
             let Found { kind, layout, .. } = images;
             let task = weights.classifier.kind();
             let has_blocks = images.data.locality().is_some_and(|locality| locality.blocks().is_some());
+            let (has_parts, is_padded, is_single) = (true, false, false);
             let surroundings =
-                Surroundings { kind, task, layout, has_blocks, has_parts: true, is_padded: false, is_launched };
+                Surroundings { kind, task, layout, has_blocks, has_parts, is_padded, is_launched, is_single };
             let idle = layers.without_effect(&surroundings, |setting| weights::is_checked(EVALUATION, setting));
             idle.iter().for_each(warn);
         }

@@ -12,7 +12,7 @@ use enmasse_cuda::roofline::{GPUS, Gpu, target};
 use enmasse_datasets::DataKind;
 use enmasse_device::{Device, Hosting, Memory};
 use enmasse_graph::{Arena, Choices, Plan, Plans, Target};
-use enmasse_train::{Objective, Preparation, RunConfig, TrainConfig, compile_plans, compile_stages, tune};
+use enmasse_train::{Objective, Preparation, RunConfig, TrainConfig, compile_plans_of_ranks, compile_stages, tune};
 use enmasse_wording::{counted, grouped, mebibytes};
 
 use crate::command_line::arguments::{count, group, option, settings, settings_with, switch};
@@ -61,7 +61,8 @@ fn print(matches: &ArgMatches) -> Result<(), Failure> {
     let world_size = config.program.rank_count(cores());
     let shards = config.train.shard_count(world_size);
     let device = Rank::alone().device(&config)?;
-    let mut plans = compiled(&config.train, classes, shards, &device.target())?;
+    let map = ShardMap::new(shards, world_size).map_err(Failure::error)?;
+    let mut plans = compiled(&config.train, classes, &map, &device.target())?;
     if config.train.tune {
         let (_, tuning) = tune(device.as_ref(), &mut plans, Choices::default()).map_err(Failure::error)?;
         tuned(&tuning).for_each(say);
@@ -89,9 +90,9 @@ fn print_plans(
     let plan = printed(plans, evaluates);
     let algorithms = device.algorithms(plan).map_err(Failure::error)?;
     let text = plan.annotated(&algorithms);
-    let hosting = Hosting::of(map, 0);
-    let memory = device.memory(plans, &hosting).map_err(Failure::error)?;
-    let memory = memory_table(plan, plans, memory);
+    let (hosting, of_first) = (Hosting::of(map, 0), plans.clone().of_rank(0));
+    let memory = device.memory(&of_first, &hosting).map_err(Failure::error)?;
+    let memory = memory_table(plan, &of_first, memory);
     let work = device.work(plans, &hosting, plan.mode).map_err(Failure::error)?;
     output.block(format_args!("{text}\n{memory}\n{}", bucket_table(plan)));
     if let Some((sum, pieces)) = work.split_first() {
@@ -103,16 +104,16 @@ fn print_plans(
 
 /// The roofline of one shard's plan on this machine, or on a GPU.
 fn roofline_of(name: &str, mut config: RunConfig, classes: usize, evaluates: bool) -> Result<String, Failure> {
-    let shards = config.train.shard_count(1);
+    let map = ShardMap::new(config.train.shard_count(1), 1).map_err(Failure::error)?;
     if let Some(gpu) = Gpu::find(name) {
-        let plans = compiled(&config.train, classes, shards, &target())?;
+        let plans = compiled(&config.train, classes, &map, &target())?;
         let plan = printed(&plans, evaluates);
         let algorithms = vec![String::new(); plan.instructions.len()];
         return Ok(roofline::table(plan, &gpu.roofline(plan).map_err(Failure::error)?, &algorithms));
     }
     config.program.devices = Some(default_device());
     let device = Rank::alone().device(&config)?;
-    let plans = compiled(&config.train, classes, shards, &device.target())?;
+    let plans = compiled(&config.train, classes, &map, &device.target())?;
     let plan = printed(&plans, evaluates);
     let algorithms = device.algorithms(plan).map_err(Failure::error)?;
     let measured = device.roofline(plan).map_err(Failure::error)?;
@@ -128,13 +129,13 @@ fn stages(config: &TrainConfig, classes: usize, shards: usize, target: &Target) 
     Ok(compile_stages(config, &preparation, &forward, &objective, classes, shards, target)?)
 }
 
-fn compiled(config: &TrainConfig, classes: usize, shards: usize, target: &Target) -> Result<Plans, Failure> {
+fn compiled(config: &TrainConfig, classes: usize, map: &ShardMap, target: &Target) -> Result<Plans, Failure> {
     let model = enmasse_models::find(&config.model).map_err(Failure::usage)?;
     let forward = |x, classes| model.forward(x, classes);
     check_recompute(config)?;
     let preparation = Preparation::new(config, DataKind::Folder);
     let objective = Objective::default().taught(config, &preparation, None)?;
-    Ok(compile_plans(config, &preparation, &forward, &objective, classes, shards, target)?)
+    Ok(compile_plans_of_ranks(config, &preparation, &forward, &objective, classes, map, target)?)
 }
 
 fn printed(plans: &Plans, evaluates: bool) -> &Plan {

@@ -44,7 +44,7 @@ impl Opened {
         let data = TrainingData::open(&root, &OpenOptions { val_fraction, ..config.train.open_options() })?;
         data.warnings.iter().for_each(warn);
         let is_padded = matches!(data.kind.crop(config.train.image_size(data.kind.native_size())), Crop::Padded { .. });
-        let surroundings = data.surroundings(is_padded, false);
+        let surroundings = data.surroundings(is_padded, false, false);
         layers.without_effect(&surroundings, |_| true).iter().for_each(warn);
         Ok(Opened { config, root, data })
     }

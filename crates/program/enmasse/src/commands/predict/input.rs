@@ -111,6 +111,7 @@ pub fn images(
             has_parts: true,
             is_padded: false,
             is_launched: false,
+            is_single: false,
         };
         layers.without_effect(&surroundings, |setting| weights::is_checked(PREDICTION, setting))
     };

@@ -97,7 +97,7 @@ impl Run {
         let Run { config, data, .. } = self;
         let size = config.train.image_size(data.kind.native_size());
         let is_padded = matches!(data.kind.crop(size), Crop::Padded { .. });
-        let surroundings = data.surroundings(is_padded, spec.is_launched);
+        let surroundings = data.surroundings(is_padded, spec.is_launched, spec.world_size == 1);
         warn_of_left_out(&data.left_out);
         data.warnings.iter().for_each(warn);
         unvalidated(&data.unvalidated_classes()).iter().for_each(warn);
