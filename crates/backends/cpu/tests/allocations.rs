@@ -10,23 +10,68 @@ use common::{Batch, Fading};
 use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::{Device, Hosting, Program, StepInputs};
-use enmasse_graph::optimizers::Custom;
-use enmasse_graph::{Arena, CompileOptions, Metric, Mode, Phase, Tensor, compile};
-use test_support::heap::allocations;
+use enmasse_graph::optimizers::{AdamW, Custom};
+use enmasse_graph::{Arena, CompileOptions, Metric, Mode, Phase, Strategy, Tensor, compile};
+use test_support::heap::{allocations, held_after};
 
-/// Resident memory of this process in bytes.
-fn resident() -> usize {
+/// Bytes of this process, from the kernel's line of this name.
+fn of_process(name: &str) -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    let line = status.lines().find(|line| line.starts_with(name)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
 }
 
+/// Resident memory.
+fn resident() -> usize {
+    of_process("VmRSS:")
+}
+
+/// Bytes that a rank's program maps and allocates with AdamW, of two ranks that each have all of its state, and of two that share it; and what the
+/// program states that its state takes.
+fn held_by_ranks(strategy: Strategy) -> [(usize, usize); 2] {
+    let model = enmasse_models::find("resnet18").unwrap();
+    let optimizer = AdamW::default().into();
+    let options = CompileOptions { shards: 2, optimizer, strategy, ..CompileOptions::new("resnet18", 1, 32, 10) };
+    let plans = compile(&|x: Tensor| model.forward(x, 10), &options).unwrap();
+    let cpu = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
+    let mut groups = Group::threads(2).unwrap().into_iter();
+    [0, 1].map(|rank| {
+        let (plans, group) = (plans.clone().of_rank(rank), groups.next().unwrap());
+        let stated = cpu.memory(&plans, &Hosting::new(&plans, Some(&group)).unwrap()).unwrap().state;
+        let mapped = of_process("VmSize:");
+        let (program, held) = held_after(|| cpu.compile(plans, Some(group)).unwrap());
+        // The arenas are mapped, not allocated.
+        let mapped = of_process("VmSize:") - mapped;
+        drop(program);
+        (mapped + held as usize, stated)
+    })
+}
+
+/// What a rank saves that has a part of the optimiser's state is what it says.
+fn shared_state_is_held_once() {
+    let (all, parts) = (held_by_ranks(Strategy::Distributed), held_by_ranks(Strategy::Partitioned { ranks: 2 }));
+    let of_optimizer: usize = all.iter().zip(&parts).map(|((_, all), (_, part))| all - part).sum();
+    for ((held, stated), (held_part, stated_part)) in all.into_iter().zip(parts) {
+        let (saved, expected) = (held - held_part, stated - stated_part);
+        // Half of 86 MiB, and no tensor is cut.
+        assert!(expected.abs_diff(of_optimizer / 2) < 6 << 20, "{expected} of {of_optimizer}");
+        // The allocator maps memory for small things in larger pieces.
+        assert!(saved.abs_diff(expected) < 1 << 20, "{saved} bytes are saved, stated {expected}");
+    }
+}
+
 /// Allocations of two thread ranks in steps 3 to 10, collectives and an optimiser of the program's own included.
-fn allocations_of_ranks() -> u64 {
+fn allocations_of_ranks(strategy: Strategy) -> u64 {
     let model = enmasse_models::find("resnet18").unwrap();
     let optimizer = Custom::new(Fading).into();
-    let options =
-        CompileOptions { shards: 2, sync_batch_norm: true, optimizer, ..CompileOptions::new("resnet18", 2, 40, 10) };
+    let options = CompileOptions {
+        shards: 2,
+        sync_batch_norm: true,
+        optimizer,
+        strategy,
+        clip_norm: Some(1.0),
+        ..CompileOptions::new("resnet18", 2, 40, 10)
+    };
     let plans = compile(&|x: Tensor| model.forward(x, 10), &options).unwrap();
     let barrier = Barrier::new(2);
     let counted = AtomicU64::new(0);
@@ -36,7 +81,7 @@ fn allocations_of_ranks() -> u64 {
             scope.spawn(move || {
                 let inputs = Batch::random(plans, 1).shard(group.rank(), 2).inputs(1);
                 let cpu = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap();
-                let mut program = cpu.compile(plans.clone(), Some(group)).unwrap();
+                let mut program = cpu.compile(plans.clone().of_rank(group.rank()), Some(group)).unwrap();
                 let mut steps = |range: std::ops::RangeInclusive<u64>| {
                     barrier.wait();
                     let start = allocations();
@@ -100,5 +145,11 @@ fn steps_allocate_nothing_and_memory_is_as_stated() {
     assert_eq!(program.take_timeline(), []);
     let (grown, expected) = (resident().saturating_sub(before) as f64, stated.total() as f64);
     assert!((grown / expected - 1.0).abs() < 0.1, "grew by {grown} bytes, stated {expected}: {stated:?}");
-    assert_eq!(allocations_of_ranks(), 0, "two ranks");
+    assert_eq!(allocations_of_ranks(Strategy::Distributed), 0, "two ranks");
+    assert_eq!(
+        allocations_of_ranks(Strategy::Partitioned { ranks: 2 }),
+        0,
+        "two ranks that share the optimiser's state"
+    );
+    shared_state_is_held_once();
 }

@@ -33,14 +33,16 @@ impl Hosting {
         // A program for evaluation only has no collectives. Any number of ranks may divide the work, each with its own
         // program.
         let (rank, ranks) = if plans.train.is_some() { (rank, ranks) } else { (0, 1) };
-        let cut = plans.train.as_ref().and_then(|train| train.cut.as_ref());
+        let partition = plans.train.as_ref().and_then(|train| train.partition.as_ref());
         // One program that hosts all shards can run the plan that all ranks agree on.
-        if let Some(cut) =
-            cut.filter(|cut| (group.is_some() || cut.rank.is_some()) && (cut.rank, cut.ranks()) != (Some(rank), ranks))
-        {
-            let of = cut.rank.map_or("no rank".to_owned(), |rank| format!("rank {rank}"));
-            let reason =
-                format!("rank {rank} of {ranks} cannot run the part of {of} of {}: use `Plans::of_rank`", cut.ranks());
+        if let Some(partition) = partition.filter(|partition| {
+            (group.is_some() || partition.rank.is_some()) && (partition.rank, partition.ranks()) != (Some(rank), ranks)
+        }) {
+            let of = partition.rank.map_or("no rank".to_owned(), |rank| format!("rank {rank}"));
+            let reason = format!(
+                "rank {rank} of {ranks} cannot run the part of {of} of {}: use `Plans::of_rank`",
+                partition.ranks()
+            );
             return Err(DeviceError::Unsupported(reason));
         }
         let map =

@@ -6,14 +6,14 @@ use crate::loss::{AddedLoss, add_loss};
 use crate::metric::add_metrics;
 use crate::ops::{CheckFinite, ShareMetrics, SumStages};
 use crate::passes::{
-    Kept, LayerStages, LossScale, OfGradients, Strategy, WeightedLoss, add_averages, collect, cut, cut_stages,
+    Kept, LayerStages, LossScale, OfGradients, Strategy, WeightedLoss, add_averages, collect, cut_stages,
     data_parallel, freeze, freeze_statistics, gather, mark_boundaries, narrow_features, optimize, pad_images,
-    read_averages, recompute, replicate, store_gates, sync_batch_norm,
+    partition, read_averages, recompute, replicate, store_gates, sync_batch_norm,
 };
 use crate::placement::{bytes, gradient_arena, place, state_tensors};
 use crate::{
-    Arena, Builder, CompileOptions, Cut, Graph, GraphError, Loss, Measured, Metric, Mode, Node, Op, OperationLocation,
-    Per, Phase, Plan, Plans, Recompute, Relation, Role, StateTensor, Target, TargetKind, Tensor, ValueId,
+    Arena, Builder, CompileOptions, Graph, GraphError, Loss, Measured, Metric, Mode, Node, Op, OperationLocation,
+    Partition, Per, Phase, Plan, Plans, Recompute, Relation, Role, StateTensor, Target, TargetKind, Tensor, ValueId,
 };
 
 /// Compiles the training and the evaluation step of a model for the default target; see [`Target::compile`].
@@ -253,26 +253,26 @@ pub(crate) fn train_plan(
     }
     let arena = gradient_arena(graph, &gradients);
     let replicates = options.strategy == Strategy::Replicated && options.shards > 1;
-    let cut_over = match options.strategy {
-        Strategy::Cut { ranks } if ranks > 1 && options.shards > 1 => Some(ranks),
+    let ranks_of_parts = match options.strategy {
+        Strategy::Partitioned { ranks } if ranks > 1 && options.shards > 1 => Some(ranks),
         _ => None,
     };
     let buckets = match replicates {
         true => collect(graph, &arena, metrics),
-        false => data_parallel(graph, &arena, options.shards, options.buckets, cut_over.is_some()),
+        false => data_parallel(graph, &arena, options.shards, options.buckets, ranks_of_parts.is_some()),
     };
     if options.stage.is_some() {
         graph.nodes.push(Node::new(SumStages, [metrics], [], Phase::Reduce, "step"));
     }
-    let cut = cut_over.map(|ranks| cut(graph, &arena, &buckets, ranks));
+    let partition = ranks_of_parts.map(|ranks| partition(graph, &arena, &buckets, ranks));
     graph.nodes.push(Node::new(CheckFinite, [metrics], [], Phase::Check, "step"));
     let OfGradients { norm, scaling } = optimize(graph, &gradients, options, loss_scale.as_ref())?;
     let position = options.metrics.iter().position(|metric| matches!(metric, Metric::GradientNorm));
     if let (Some(position), Some(value)) = (position, norm) {
         measured.insert(position, Measured { name: Metric::GradientNorm.name(), value, per: Per::Step });
     }
-    if let Some(cut) = &cut {
-        gather(graph, &gradients, &arena, cut);
+    if let Some(partition) = &partition {
+        gather(graph, &gradients, &arena, partition);
     }
     graph.nodes.extend(updates);
     if replicates {
@@ -298,10 +298,11 @@ pub(crate) fn train_plan(
     plan.buckets = buckets;
     plan.all_reduce = options.all_reduce;
     plan.trainable = trainable;
-    plan.cut = cut.map(|cut| {
+    plan.partition = partition.map(|partition| {
         let of_optimizer = state.iter().filter(|tensor| matches!(tensor.slot.arena, Arena::Optimizer(_)));
-        let owned = of_optimizer.map(|tensor| (tensor.clone(), cut.owner(tensor.slot.offset / tensor.dtype.size())));
-        Cut { state: owned.collect(), ..cut }
+        let owned =
+            of_optimizer.map(|tensor| (tensor.clone(), partition.owner(tensor.slot.offset / tensor.dtype.size())));
+        Partition { state: owned.collect(), ..partition }
     });
     Ok((plan, state))
 }

@@ -169,7 +169,7 @@ pub(crate) fn place(
         algorithms: BTreeMap::new(),
         all_reduce: TREE,
         buckets: Vec::new(),
-        cut: None,
+        partition: None,
         trainable: 0,
         arenas,
         images,

@@ -10,7 +10,7 @@ use enmasse_tensor::{DType, Shape};
 
 use crate::options::TREE;
 use crate::{
-    Arena, Bucket, Choices, Cut, FilterOrder, Init, Layout, Measured, MixtureInputs, Mode, Node, Op, Per, Phase,
+    Arena, Bucket, Choices, FilterOrder, Init, Layout, Measured, MixtureInputs, Mode, Node, Op, Partition, Per, Phase,
     Precision, Recomputed, Role, Slot, Stage, Update, UpdateOperands, Value, ValueId,
 };
 
@@ -65,7 +65,7 @@ pub struct Plan {
     /// Ranges of the gradient arena, in the order in which their sums start. Empty for a single shard.
     pub buckets: Vec<Bucket>,
     /// How the update is divided among ranks; `None` if each rank updates everything, or the first one alone.
-    pub cut: Option<Cut>,
+    pub partition: Option<Partition>,
     /// Number of elements, from the start of the parameter, gradient and optimiser arenas, that the optimiser updates.
     pub trainable: usize,
     /// Size of each arena in bytes.
@@ -257,9 +257,9 @@ impl Plan {
         }
         for (index, bucket) in self.buckets.iter().enumerate() {
             write!(f, "bucket {index} gradients[{}..{}]", bucket.start, bucket.end())?;
-            if let Some(cut) = self.cut.as_ref().filter(|cut| index < cut.borders.len()) {
-                for rank in 0..cut.ranks() {
-                    let part = cut.part(index, rank);
+            if let Some(partition) = self.partition.as_ref().filter(|partition| index < partition.borders.len()) {
+                for rank in 0..partition.ranks() {
+                    let part = partition.part(index, rank);
                     write!(f, "{} rank {rank} {}..{}", if rank == 0 { ":" } else { "," }, part.start, part.end)?;
                 }
             }

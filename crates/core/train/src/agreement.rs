@@ -190,7 +190,7 @@ pub(crate) fn held_by_all(program: &dyn Program) -> impl Fn(&StateTensor) -> boo
         .filter(|tensor| !program.holds(tensor))
         .map(|tensor| tensor.name.clone())
         .collect();
-    let differs = program.plans().train.as_ref().is_some_and(|train| train.is_replicated() || train.is_cut());
+    let differs = program.plans().train.as_ref().is_some_and(|train| train.is_replicated() || train.is_partitioned());
     move |tensor| match tensor.slot.arena {
         _ if elsewhere.contains(&tensor.name) => false,
         Arena::Optimizer(_) => !differs,

@@ -5,38 +5,43 @@ use std::sync::Arc;
 
 use enmasse_comm::{Cause, Group};
 use enmasse_device::Program;
-use enmasse_graph::{Cut, Plans, StateTensor};
+use enmasse_graph::{Partition, Plans, StateTensor};
 
 use crate::TrainError;
 use crate::checkpoint::CheckpointFile;
 use crate::weights::{fill, map_state};
 
-/// Asks for no tensor, and ends [`lend`].
+/// Asks for no tensor, and ends [`send_state`].
 const END: i64 = -1;
 
 /// How the state is divided, if it is.
-fn cut(plans: &Plans) -> Option<&Cut> {
-    plans.train.as_ref()?.cut.as_ref().filter(|cut| cut.rank.is_some())
+fn partition(plans: &Plans) -> Option<&Partition> {
+    plans.train.as_ref()?.partition.as_ref().filter(|partition| partition.rank.is_some())
 }
 
 /// The tensors of the optimiser's state that other ranks have.
 pub(crate) fn elsewhere(plans: &Plans) -> impl Iterator<Item = &StateTensor> {
-    let rank = cut(plans).and_then(|cut| cut.rank);
-    let state = cut(plans).into_iter().flat_map(|cut| &cut.state);
+    let rank = partition(plans).and_then(|partition| partition.rank);
+    let state = partition(plans).into_iter().flat_map(|partition| &partition.state);
     state.filter(move |(_, owner)| Some(*owner) != rank).map(|(tensor, _)| tensor)
 }
 
-/// Rank 0's access to what other ranks have, which [`lend`] it until this is dropped.
-pub(crate) struct Borrowed<'a> {
+/// What other ranks have, on rank 0: they [`send_state`] until this is dropped.
+pub(crate) struct StateOfOthers<'a> {
     group: &'a Group,
     state: Vec<(StateTensor, usize)>,
 }
 
-impl<'a> Borrowed<'a> {
+impl<'a> StateOfOthers<'a> {
     /// `None` if no other rank has anything.
     pub fn begin(program: &dyn Program, group: Option<&'a Group>) -> Option<Self> {
-        let state = cut(program.plans())?.state.clone();
-        Some(Borrowed { group: group?, state })
+        let state = partition(program.plans())?.state.clone();
+        Some(StateOfOthers { group: group?, state })
+    }
+
+    /// The optimiser's state of all ranks.
+    pub fn all(&self) -> impl Iterator<Item = &StateTensor> {
+        self.state.iter().map(|(tensor, _)| tensor)
     }
 
     /// A tensor of another rank, in stored order.
@@ -50,7 +55,7 @@ impl<'a> Borrowed<'a> {
     }
 }
 
-impl Drop for Borrowed<'_> {
+impl Drop for StateOfOthers<'_> {
     /// If the group has failed, the others know.
     fn drop(&mut self) {
         let _ = self.group.broadcast(&mut [END], 0);
@@ -58,9 +63,9 @@ impl Drop for Borrowed<'_> {
 }
 
 /// Gives rank 0 the tensors that it asks for. All other ranks call it while rank 0 writes its checkpoints.
-pub(crate) fn lend(program: &mut dyn Program, group: Option<&Group>) -> Result<(), TrainError> {
-    let (Some(group), Some(cut)) = (group, cut(program.plans())) else { return Ok(()) };
-    let state = cut.state.clone();
+pub(crate) fn send_state(program: &mut dyn Program, group: Option<&Group>) -> Result<(), TrainError> {
+    let (Some(group), Some(partition)) = (group, partition(program.plans())) else { return Ok(()) };
+    let state = partition.state.clone();
     loop {
         let mut asked = [END];
         group.broadcast(&mut asked, 0)?;
@@ -81,7 +86,7 @@ pub(crate) fn deliver(
     program: &mut dyn Program,
     checkpoint: Option<&CheckpointFile>,
 ) -> Result<(), TrainError> {
-    let state = cut(program.plans()).map_or(Vec::new(), |cut| cut.state.clone());
+    let state = partition(program.plans()).map_or(Vec::new(), |partition| partition.state.clone());
     for (tensor, owner) in state.iter().filter(|(_, owner)| *owner > 0) {
         let entry =
             checkpoint.and_then(|file| Some((file, file.entries().iter().position(|e| e.name == tensor.name)?)));

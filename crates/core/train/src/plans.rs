@@ -262,7 +262,7 @@ fn options(
         strategy: match config.strategy {
             StrategyKind::Ddp => Strategy::Distributed,
             StrategyKind::Dp => Strategy::Replicated,
-            StrategyKind::Zero1 => Strategy::Cut { ranks: map.ranks() },
+            StrategyKind::Zero1 => Strategy::Partitioned { ranks: map.ranks() },
         },
         all_reduce: config.all_reduce.word(),
         optimizer: objective.optimizer(config)?,

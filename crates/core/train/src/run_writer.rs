@@ -265,7 +265,7 @@ impl RunWriter {
     }
 
     /// Writes the checkpoint to resume from, in the middle of an epoch. `keeps_last`: the one so far stays beside it.
-    /// The other ranks of the group lend what they have ([`crate::parts::lend`]).
+    /// The other ranks of the group send what they have ([`crate::parts::send_state`]).
     pub fn save(
         &mut self,
         program: &mut dyn Program,

@@ -9,7 +9,7 @@ use enmasse_device::Program;
 use enmasse_graph::{AVERAGE_PREFIX, Arena, StateTensor};
 use enmasse_weights::{Pieces, Tensors};
 
-use crate::parts::{Borrowed, elsewhere};
+use crate::parts::StateOfOthers;
 use crate::weights::torch_shape;
 
 /// Bytes that are converted to PyTorch's order at a time, unless a single row takes more.
@@ -20,7 +20,7 @@ pub(crate) struct StateTensors<'a> {
     program: RefCell<&'a mut dyn Program>,
     tensors: Vec<Chosen>,
     /// What other ranks have of them.
-    borrowed: Option<Borrowed<'a>>,
+    of_others: Option<StateOfOthers<'a>>,
 }
 
 struct Chosen {
@@ -32,15 +32,19 @@ struct Chosen {
 
 impl<'a> StateTensors<'a> {
     /// All of them but a teacher's, in the order of [`enmasse_graph::Plans::state`]; also those that other ranks of the group have. These
-    /// call [`crate::parts::lend`].
+    /// call [`crate::parts::send_state`].
     pub fn all(program: &'a mut dyn Program, group: Option<&'a Group>) -> Self {
-        let borrowed = Borrowed::begin(program, group);
-        let others: Vec<StateTensor> = elsewhere(program.plans()).cloned().collect();
+        let of_others = StateOfOthers::begin(program, group);
         let mut all = Self::chosen(program, &|own| (own.slot.arena != Arena::Teacher).then(|| own.name.clone()));
-        let other = |own: StateTensor| Chosen { name: own.name.clone(), shape: torch_shape(&own), own };
-        let averages = all.tensors.partition_point(|tensor| tensor.own.slot.arena != Arena::Average);
-        all.tensors.splice(averages..averages, others.into_iter().map(other));
-        StateTensors { borrowed, ..all }
+        if let Some(of_others) = &of_others {
+            // In the order of a rank that has all.
+            all.tensors.retain(|tensor| !matches!(tensor.own.slot.arena, Arena::Optimizer(_)));
+            let averages = all.tensors.partition_point(|tensor| tensor.own.slot.arena != Arena::Average);
+            let chosen =
+                |own: &StateTensor| Chosen { name: own.name.clone(), shape: torch_shape(own), own: own.clone() };
+            all.tensors.splice(averages..averages, of_others.all().map(chosen));
+        }
+        StateTensors { of_others, ..all }
     }
 
     /// Parameters and running statistics; of a run that keeps averages, these, under the names of the tensors that they
@@ -59,7 +63,7 @@ impl<'a> StateTensors<'a> {
         let state = program.plans().state.iter();
         let tensors =
             state.filter_map(|own| Some(Chosen { own: own.clone(), name: name(own)?, shape: torch_shape(own) }));
-        StateTensors { tensors: tensors.collect(), program: RefCell::new(program), borrowed: None }
+        StateTensors { tensors: tensors.collect(), program: RefCell::new(program), of_others: None }
     }
 }
 
@@ -83,8 +87,8 @@ impl Tensors for StateTensors<'_> {
     fn for_pieces(&self, index: usize, to: &mut Pieces) -> io::Result<()> {
         let own = &self.tensors[index].own;
         let is_here = self.program.borrow().plans().find(&own.name).is_some();
-        if let Some(borrowed) = self.borrowed.as_ref().filter(|_| !is_here) {
-            let stored = borrowed.read(&own.name).map_err(io::Error::other)?;
+        if let Some(of_others) = self.of_others.as_ref().filter(|_| !is_here) {
+            let stored = of_others.read(&own.name).map_err(io::Error::other)?;
             return in_torch_order(own, &stored, to);
         }
         // One thread calls, but a device may choose which.

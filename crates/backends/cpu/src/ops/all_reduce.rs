@@ -49,11 +49,17 @@ impl OnCpu for ReduceScatterWait {
     }
 }
 
-/// The elements of a bucket that is cut, and where the part of each rank ends among them.
+/// The elements of a bucket that is partition, and where the part of each rank ends among them.
 pub(super) fn parts(o: &Operand, bucket: usize) -> Result<(Range<usize>, Vec<usize>), DeviceError> {
-    let cut = o.preparation.plan.cut.as_ref().and_then(|cut| cut.borders.get(bucket)).ok_or_else(|| o.unsupported())?;
-    let (start, end) = (cut[0], cut[cut.len() - 1]);
-    Ok((start..end, cut[1..].iter().map(|border| border - start).collect()))
+    let partition = o
+        .preparation
+        .plan
+        .partition
+        .as_ref()
+        .and_then(|partition| partition.borders.get(bucket))
+        .ok_or_else(|| o.unsupported())?;
+    let (start, end) = (partition[0], partition[partition.len() - 1]);
+    Ok((start..end, partition[1..].iter().map(|border| border - start).collect()))
 }
 
 fn start(o: &Operand, bucket: usize, receivers: Receivers) -> Result<Instruction, DeviceError> {

@@ -25,10 +25,10 @@ impl OnCpu for GradientNorm {
             (start..start + plan.shape(id).elements(), plan.holds(id))
         });
         let norm = Norm::new(o.preparation.range(Arena::Gradients, 0, 0, end / DType::F32.size()), tensors);
-        let (result, is_cut) = (o.output(0)?, plan.is_cut());
+        let (result, is_partitioned) = (o.output(0)?, plan.is_partitioned());
         Ok(fallible!(norm.workspace(), machine => {
             norm.add_squares(&mut machine.context);
-            if is_cut {
+            if is_partitioned {
                 collectives::add_up(machine, norm.sums(&machine.context))?;
             }
             norm.finish(&machine.context, result);

@@ -93,7 +93,7 @@ fn optimizers() -> Vec<Optimizer> {
 /// Checks that ranks that update a part have, together, the bits of ranks that update everything.
 fn check(device: &dyn Device, count: usize, width: usize, options: &CompileOptions) {
     let ddp = ranks(device, count, width, options).swap_remove(0);
-    let cut = CompileOptions { strategy: Strategy::Cut { ranks: count }, ..options.clone() };
+    let cut = CompileOptions { strategy: Strategy::Partitioned { ranks: count }, ..options.clone() };
     let parts = ranks(device, count, width, &cut);
     let place = format!("{} {count} ranks {width} {} {:?}", device.name(), options.optimizer, options.clip_norm);
     let is_optimizer = |name: &str| name.starts_with("optimizer.") && !name.contains("loss_scale");
@@ -174,7 +174,7 @@ fn steps_of_a_scaled_loss_are_skipped_by_all_ranks() {
 #[test]
 fn one_program_that_hosts_all_shards_computes_the_same() {
     for device in [&cpu() as &dyn Device, &Reference] {
-        let cut = CompileOptions { strategy: Strategy::Cut { ranks: 3 }, clip_norm: Some(0.5), ..options(3) };
+        let cut = CompileOptions { strategy: Strategy::Partitioned { ranks: 3 }, clip_norm: Some(0.5), ..options(3) };
         let whole = device.target().compile(&net(5), &cut).unwrap();
         let alone = train(device.compile(whole.clone(), None).unwrap().as_mut(), &whole, 0..3);
         let part = ranks(device, 3, 5, &cut).swap_remove(1);
@@ -192,7 +192,7 @@ fn ranks_share_the_state_of_the_optimizer() {
     let state = |plans: Plans, rank| cpu.memory(&plans, &Hosting::of(map, rank)).unwrap().state;
     let of_optimizer = 2 * ddp.arena_bytes(Arena::Optimizer(0));
     let others = state(ddp, 0) - of_optimizer;
-    let cut = plans(Strategy::Cut { ranks: 4 });
+    let cut = plans(Strategy::Partitioned { ranks: 4 });
     let parts: Vec<usize> = (0..4).map(|rank| state(cut.clone().of_rank(rank), rank) - others).collect();
     assert_eq!(parts.iter().sum::<usize>(), of_optimizer);
     let largest = cut.state.iter().map(|tensor| tensor.shape.elements() * 8).max().unwrap();
@@ -201,14 +201,14 @@ fn ranks_share_the_state_of_the_optimizer() {
 
 #[test]
 fn plans_use_their_memory_safely() {
-    let options = CompileOptions { strategy: Strategy::Cut { ranks: 3 }, ..options(3) };
+    let options = CompileOptions { strategy: Strategy::Partitioned { ranks: 3 }, ..options(3) };
     let plans = Reference.target().compile(&net(5), &options).unwrap();
     assert_eq!(aliasing_is_safe(&plans.train.unwrap()), Ok(()));
 }
 
 #[test]
 fn a_plan_of_another_rank_is_refused() {
-    let options = CompileOptions { strategy: Strategy::Cut { ranks: 2 }, ..options(3) };
+    let options = CompileOptions { strategy: Strategy::Partitioned { ranks: 2 }, ..options(3) };
     for device in [&cpu() as &dyn Device, &Reference] {
         let plans = device.target().compile(&net(5), &options).unwrap();
         let check = |plans: Plans, ranks: usize, expected: &str| {
@@ -224,7 +224,7 @@ fn a_plan_of_another_rank_is_refused() {
 
 #[test]
 fn a_rank_that_dies_before_the_gather_ends_all() {
-    let options = CompileOptions { strategy: Strategy::Cut { ranks: 3 }, ..options(3) };
+    let options = CompileOptions { strategy: Strategy::Partitioned { ranks: 3 }, ..options(3) };
     for device in [&cpu() as &dyn Device, &Reference] {
         let whole = device.target().compile(&net(5), &options).unwrap();
         let rank = |group: Group| {

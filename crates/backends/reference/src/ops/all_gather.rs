@@ -8,12 +8,12 @@ use super::{OnReference, StepContext, unsupported};
 
 impl OnReference for AllGather {
     fn run(&self, step: &mut StepContext) -> Result<(), DeviceError> {
-        let cut = step.plan.cut.as_ref().ok_or_else(|| unsupported(step.node))?;
+        let partition = step.plan.partition.as_ref().ok_or_else(|| unsupported(step.node))?;
         let mut values = Vec::new();
         for &id in &step.node.inputs {
             let mut value = step.shards[0].read(step.plan, id)?.to_vec();
             if let Some(group) = &step.exchange.group {
-                group.broadcast(&mut value, cut.owner(step.plan.slot(id).offset / DType::F32.size()))?;
+                group.broadcast(&mut value, partition.owner(step.plan.slot(id).offset / DType::F32.size()))?;
             }
             values.push(value);
         }

@@ -7,7 +7,7 @@ use super::Operation;
 /// Copies the part of each rank to all others: of the parameters whose gradients are in one bucket, which are the operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AllGather {
-    /// Index in [`crate::Plan::buckets`], and in [`crate::Cut::borders`].
+    /// Index in [`crate::Plan::buckets`], and in [`crate::Partition::borders`].
     pub bucket: usize,
 }
 

@@ -33,11 +33,11 @@ pub struct ReduceWait {
     pub bucket: usize,
 }
 
-/// [`AllReduceStart`] in which each rank gets the sums of its part alone ([`crate::Cut`]). The other values of the bucket are undefined
+/// [`AllReduceStart`] in which each rank gets the sums of its part alone ([`crate::Partition`]). The other values of the bucket are undefined
 /// afterwards. They belong to the collective until [`ReduceScatterWait`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReduceScatterStart {
-    /// Index in [`crate::Plan::buckets`], and in [`crate::Cut::borders`].
+    /// Index in [`crate::Plan::buckets`], and in [`crate::Partition::borders`].
     pub bucket: usize,
 }
 

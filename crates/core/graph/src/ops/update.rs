@@ -7,7 +7,7 @@ use super::Operation;
 use crate::{Optimizer, ParameterGroup, ValueId};
 
 /// One update of parameters. They have the same offsets in the parameter, gradient and optimiser arenas; in the plan of a rank that has
-/// a part of the state ([`crate::Cut`]) those of the optimiser follow from [`crate::Plan::updated_parts`].
+/// a part of the state ([`crate::Partition`]) those of the optimiser follow from [`crate::Plan::updated_parts`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Update {
     /// The rule.

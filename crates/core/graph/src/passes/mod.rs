@@ -38,5 +38,5 @@ pub use replicate::Strategy;
 pub(crate) use replicate::{collect, replicate};
 pub(crate) use stages::{Kept, LayerStages, cut_stages};
 pub use sync_batch_norm::sync_batch_norm;
-pub use zero::{Cut, UpdatedPart};
-pub(crate) use zero::{cut, gather};
+pub use zero::{Partition, UpdatedPart};
+pub(crate) use zero::{gather, partition};

@@ -22,8 +22,8 @@ pub enum Strategy {
     Replicated,
     /// Each of so many ranks gets the sums of a part while backward runs, keeps the optimiser's state of that part alone, updates it, and
     /// gets the other parameters: ZeRO's first stage.
-    Cut {
-        /// The number of ranks. For one there is nothing to cut.
+    Partitioned {
+        /// The number of ranks. For one there is nothing to divide.
         ranks: usize,
     },
 }
@@ -76,7 +76,7 @@ impl Plans {
     /// The part of the plans that a rank runs. It is all of them, unless only the first rank updates: then the others have neither
     /// the update nor the optimiser's state; or each rank a part: then a rank has its own.
     pub fn of_rank(mut self, rank: usize) -> Self {
-        if self.train.as_ref().is_some_and(|train| train.cut.is_some()) {
+        if self.train.as_ref().is_some_and(|train| train.partition.is_some()) {
             return self.of_part(rank);
         }
         let Some(train) = self.train.as_mut().filter(|train| rank > 0 && train.is_replicated()) else { return self };

@@ -3,7 +3,7 @@
 //!
 //! Each bucket of gradients is cut between tensors. A reduce-scatter leaves each rank the sums of its part, and after the update an
 //! all-gather copies the parameters, so that a step sends what an all-reduce would. All elements are added in the tree of the
-//! all-reduce, and no tensor is cut, so that what needs its norm has it: the weights have the bits of ranks that all update.
+//! all-reduce, and no tensor is partition, so that what needs its norm has it: the weights have the bits of ranks that all update.
 //!
 //! All ranks agree on one plan with the parts of all. [`Plans::of_rank`] leaves a rank its own.
 //!
@@ -18,7 +18,7 @@ use crate::{Arena, Bucket, Graph, Node, Op, Phase, Plan, Plans, Role, Slot, Stat
 
 /// How the optimiser's state, and the update, are divided among ranks.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cut {
+pub struct Partition {
     /// For each bucket of gradients its first element, then the end of each rank's part, in elements of the arenas of parameters and
     /// of gradients.
     pub borders: Vec<Vec<usize>>,
@@ -37,7 +37,7 @@ pub struct UpdatedPart {
     pub state: usize,
 }
 
-impl Cut {
+impl Partition {
     /// The number of ranks.
     pub fn ranks(&self) -> usize {
         self.borders.first().map_or(0, |borders| borders.len() - 1)
@@ -69,7 +69,12 @@ impl Cut {
 
 /// Cuts each bucket of gradients between tensors, so that after it the largest part of all buckets so far is as small as can be. `arena`
 /// is as in [`super::data_parallel()`].
-pub(crate) fn cut(graph: &Graph, arena: &[(ValueId, usize, usize)], buckets: &[Bucket], ranks: usize) -> Cut {
+pub(crate) fn partition(
+    graph: &Graph,
+    arena: &[(ValueId, usize, usize)],
+    buckets: &[Bucket],
+    ranks: usize,
+) -> Partition {
     let size = DType::F32.size();
     let gradients = arena.iter().filter(|(id, ..)| matches!(graph.value(*id).role, Role::Gradient { .. }));
     let ends: Vec<usize> = gradients.map(|(_, first, bytes)| (first + bytes) / size).collect();
@@ -83,7 +88,7 @@ pub(crate) fn cut(graph: &Graph, arena: &[(ValueId, usize, usize)], buckets: &[B
     };
     // Carried values come after the gradients, in buckets of their own.
     let gradients = buckets.iter().take_while(|bucket| ends.last().is_some_and(|&last| bucket.start < last));
-    Cut { borders: gradients.map(of_bucket).collect(), state: Vec::new(), rank: None }
+    Partition { borders: gradients.map(of_bucket).collect(), state: Vec::new(), rank: None }
 }
 
 /// Divides tensors that lie one after another, from `start` to these ends, among ranks that have `loads` already.
@@ -112,10 +117,10 @@ pub(crate) fn gather(
     graph: &mut Graph,
     gradients: &[(ValueId, ValueId)],
     arena: &[(ValueId, usize, usize)],
-    cut: &Cut,
+    partition: &Partition,
 ) {
     let size = DType::F32.size();
-    for (bucket, borders) in cut.borders.iter().enumerate() {
+    for (bucket, borders) in partition.borders.iter().enumerate() {
         let range = borders[0]..borders[borders.len() - 1];
         let is_inside = |&&(_, first, _): &&(ValueId, usize, usize)| range.contains(&(first / size));
         let of = |&(gradient, ..): &(ValueId, usize, usize)| gradients.iter().find(|(_, own)| *own == gradient);
@@ -128,8 +133,8 @@ pub(crate) fn gather(
 impl Plan {
     /// The parts of the parameters that this plan updates. Without a cut all are one part.
     pub fn updated_parts(&self) -> Vec<UpdatedPart> {
-        match self.cut.as_ref().and_then(|cut| Some((cut, cut.rank?))) {
-            Some((cut, rank)) => cut.parts_of(rank),
+        match self.partition.as_ref().and_then(|partition| Some((partition, partition.rank?))) {
+            Some((partition, rank)) => partition.parts_of(rank),
             None => vec![UpdatedPart { elements: 0..self.trainable, state: 0 }],
         }
     }
@@ -141,9 +146,9 @@ impl Plan {
         !is_gradient || self.updated_parts().iter().any(|part| part.elements.contains(&element))
     }
 
-    /// Whether it is the plan of one of the ranks over which the update is cut, which have the sums of a part of the gradients each.
-    pub fn is_cut(&self) -> bool {
-        self.cut.as_ref().is_some_and(|cut| cut.rank.is_some())
+    /// Whether it is the plan of one of the ranks over which the update is partition, which have the sums of a part of the gradients each.
+    pub fn is_partitioned(&self) -> bool {
+        self.partition.as_ref().is_some_and(|partition| partition.rank.is_some())
     }
 }
 
@@ -151,8 +156,8 @@ impl Plans {
     /// Leaves a rank its part of the update, and of the optimiser's state.
     pub(super) fn of_part(mut self, rank: usize) -> Self {
         let Some(train) = &mut self.train else { return self };
-        if let Some(cut) = &mut train.cut {
-            cut.rank = Some(rank);
+        if let Some(partition) = &mut train.partition {
+            partition.rank = Some(rank);
         }
         let (parts, size) = (train.updated_parts(), DType::F32.size());
         let place = |offset: usize| {
@@ -219,7 +224,7 @@ mod tests {
         };
         let options = CompileOptions {
             shards: 4,
-            strategy: Strategy::Cut { ranks },
+            strategy: Strategy::Partitioned { ranks },
             optimizer: AdamW::default().into(),
             buckets: BucketSizes { first: 64, other: 4096 },
             ..CompileOptions::new("net", 2, 4, 10)
@@ -252,8 +257,8 @@ mod tests {
         assert_eq!(end(&train), format!("{waits} {update}"));
         let [first, last] = [0, 3].map(|bucket| train.buckets[bucket]);
         assert_eq!((first.start, last.end() * 4), (0, train.arena_bytes(Arena::Gradients)));
-        // What is computed from the bucket of all ranks is no part of what is cut.
-        assert_eq!(train.cut.unwrap().borders.len(), 3);
+        // What is computed from the bucket of all ranks is no part of what is partition.
+        assert_eq!(train.partition.unwrap().borders.len(), 3);
     }
 
     #[test]
@@ -261,7 +266,7 @@ mod tests {
         let change = |options| CompileOptions { strategy: Strategy::Distributed, ..options };
         assert_eq!(plans(1, |options| options), plans(1, change));
         let single = |options| CompileOptions { shards: 1, ..options };
-        assert!(plans(2, single).train.unwrap().cut.is_none());
+        assert!(plans(2, single).train.unwrap().partition.is_none());
     }
 
     #[test]

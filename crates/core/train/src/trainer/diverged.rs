@@ -99,7 +99,7 @@ impl Session {
 
     /// Checks the state on the rank that writes it, or if each rank has a part of it, on all. A value that is not finite is an error.
     pub(super) fn check_finite(&mut self, config: &TrainConfig, group: Option<&Group>) -> Result<(), TrainError> {
-        let in_parts = self.program.plans().train.as_ref().is_some_and(Plan::is_cut) && !config.keeps_nothing();
+        let in_parts = self.program.plans().train.as_ref().is_some_and(Plan::is_partitioned) && !config.keeps_nothing();
         let checks = self.writer.is_some() || in_parts;
         let mut found = checks.then(|| first_non_finite(self.program.as_mut())).transpose()?.flatten();
         if let (true, Some(group)) = (in_parts, group) {

@@ -8,7 +8,7 @@ use enmasse_comm::Group;
 use super::{Session, Trainer};
 use crate::agreement::compare_written;
 use crate::callback::Callbacks;
-use crate::parts::lend;
+use crate::parts::send_state;
 use crate::stop::{Request, agree};
 use crate::{Artifact, EpochRecord, Position, SaveReason, Saved, TrainConfig, TrainError};
 
@@ -43,7 +43,7 @@ impl Session {
                 callbacks.control.artifacts.push((Artifact::Checkpoint, writer.paths().best_checkpoint()));
             }
         } else if !config.keeps_nothing() {
-            lend(self.program.as_mut(), group)?;
+            send_state(self.program.as_mut(), group)?;
         }
         self.saved(reason, callbacks)
     }
@@ -78,7 +78,7 @@ impl Session {
             writer.keep_states(callbacks.state_dicts()?);
             writer.save(self.program.as_mut(), group, &self.position, self.last_checkpoint.is_kept())?;
         } else if !config.keeps_nothing() {
-            lend(self.program.as_mut(), group)?;
+            send_state(self.program.as_mut(), group)?;
         }
         self.saved(reason, callbacks)
     }

@@ -61,14 +61,13 @@ fn print(matches: &ArgMatches) -> Result<(), Failure> {
     let world_size = config.program.rank_count(cores());
     let shards = config.train.shard_count(world_size);
     let device = Rank::alone().device(&config)?;
-    let map = ShardMap::new(shards, world_size).map_err(Failure::error)?;
+    let replicas = config.train.replicas(world_size).map_err(Failure::usage)?;
+    let map = ShardMap::new(shards, replicas).map_err(Failure::error)?;
     let mut plans = compiled(&config.train, classes, &map, &device.target())?;
     if config.train.tune {
         let (_, tuning) = tune(device.as_ref(), &mut plans, Choices::default()).map_err(Failure::error)?;
         tuned(&tuning).for_each(say);
     }
-    let replicas = config.train.replicas(world_size).map_err(Failure::usage)?;
-    let map = ShardMap::new(shards, replicas).map_err(Failure::error)?;
     let stages = stages(&config.train, classes, shards, &device.target())?;
     if stages.is_empty() {
         print_plans(&mut output, device.as_ref(), &plans, map, evaluates)?;

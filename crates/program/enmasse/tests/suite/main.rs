@@ -61,3 +61,4 @@ mod unbalanced;
 mod unreadable;
 mod view;
 mod weights;
+mod zero;
