@@ -31,7 +31,7 @@ fn resident() -> usize {
 fn held_by_ranks(strategy: Strategy) -> [(usize, usize); 2] {
     let model = enmasse_models::find("resnet18").unwrap();
     let optimizer = AdamW::default().into();
-    let options = CompileOptions { shards: 2, optimizer, strategy, ..CompileOptions::new("resnet18", 1, 32, 10) };
+    let options = CompileOptions { shards: 2, optimizer, strategy, ..CompileOptions::new("resnet18", 2, 32, 10) };
     let plans = compile(&|x: Tensor| model.forward(x, 10), &options).unwrap();
     let cpu = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
     let mut groups = Group::threads(2).unwrap().into_iter();
