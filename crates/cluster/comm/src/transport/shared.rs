@@ -212,7 +212,7 @@ impl SharedTransport {
         let owners = (0..ranks).filter(|&owner| !pieces(owner).is_empty());
         let longest = owners.clone().map(|owner| pieces(owner).len()).max().unwrap_or(0);
         let first = owners.clone().next().unwrap_or(0);
-        let places = owners.clone().last().map_or(1, |last| last + 1 - first);
+        let places = owners.clone().next_back().map_or(1, |last| last + 1 - first);
         let chunk_len = SLOT_BYTES / size_of::<T>() / (places * most);
         assert!(chunk_len > 0, "a slot cannot be divided among {ranks} ranks of one host");
         let chunks = longest.div_ceil(chunk_len);
