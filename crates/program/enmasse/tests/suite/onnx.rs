@@ -181,7 +181,7 @@ fn integers_of_8_bits_give_nearly_the_probabilities_of_predict() {
     train(&data, &run, &["--model", "resnet18", "--precision", "bf16"]);
     let out = folder.path().join("model.onnx");
     let [whole, few] = [&["--int8"][..], &["--int8", "--calibration-images", "5"]];
-    for (others, images) in [(whole, "29"), (few, "5")] {
+    for (others, images) in [(whole, "30"), (few, "5")] {
         let (found, meta) = exported(&python, &run, &out, &squares, others);
         assert_eq!(meta["calibration_images"], images);
         same(&found, &predicted(&run, &squares), 1000.0);
