@@ -245,7 +245,7 @@ pub(crate) unsafe fn replicate(machine: &Machine, ranges: &[F32]) -> Result<(), 
 /// # Safety
 /// The region is valid.
 pub(crate) unsafe fn all_gather(machine: &Machine, range: F32, ends: &[usize]) -> Result<(), DeviceError> {
-    let Some(group) = &machine.group else { return Ok(()) };
+    let Some(group) = &machine.groups.replicas else { return Ok(()) };
     // SAFETY: the caller's promise.
     Ok(group.all_gather_parts(unsafe { range.slice_mut(0, range.len()) }, ends)?)
 }
@@ -255,7 +255,7 @@ pub(crate) unsafe fn all_gather(machine: &Machine, range: F32, ends: &[usize]) -
 /// # Safety
 /// The region is valid.
 pub(crate) unsafe fn add_up(machine: &Machine, numbers: Region<f64>) -> Result<(), DeviceError> {
-    let Some(group) = &machine.group else { return Ok(()) };
+    let Some(group) = &machine.groups.replicas else { return Ok(()) };
     // SAFETY: the caller's promise.
     Ok(group.all_reduce(unsafe { numbers.slice_mut(0, numbers.len()) })?)
 }

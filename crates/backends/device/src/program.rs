@@ -325,6 +325,9 @@ pub trait Program: Send {
 
     /// Copies the state that other ranks alone hold to rank 0, or everywhere, where it can be read until the next step of training. All
     /// ranks of the group must call it.
+    ///
+    /// # Errors
+    /// The device or the group fails.
     fn gather_state(&mut self, _everywhere: bool) -> Result<(), DeviceError> {
         Ok(())
     }

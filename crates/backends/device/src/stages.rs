@@ -24,7 +24,10 @@ pub struct RankStage {
 }
 
 impl RankStage {
-    /// The place of `rank` of a number of ranks, which the stages must divide.
+    /// The place of `rank` of a number of ranks.
+    ///
+    /// # Errors
+    /// The number is no multiple of the stages.
     pub fn new(rank: usize, ranks: usize, stages: usize) -> Result<Self, DeviceError> {
         if stages == 0 || ranks == 0 || !ranks.is_multiple_of(stages) {
             let reason = format!("{stages} stages need {stages} ranks or a multiple of them, got {ranks}");
@@ -40,11 +43,17 @@ impl RankStage {
     }
 
     /// The group of the ranks with this rank's stage. All ranks of `group` call it.
+    ///
+    /// # Errors
+    /// The group fails.
     pub fn replicas_of(&self, group: &Group) -> Result<Group, DeviceError> {
         part(group, self.stage)
     }
 
     /// The group of one rank of each stage, in their order, with this rank's replica. All ranks of `group` call it.
+    ///
+    /// # Errors
+    /// The group fails.
     pub fn stages_of(&self, group: &Group) -> Result<Group, DeviceError> {
         part(group, self.replica)
     }
@@ -91,6 +100,9 @@ impl StageLinks {
     }
 
     /// The connection on which values for a stage leave.
+    ///
+    /// # Errors
+    /// The stage neither follows this one nor precedes it.
     pub fn to(&self, stage: usize) -> Result<&Pair, DeviceError> {
         match stage > self.all.rank() {
             true => self.after.as_ref().map(|after| &after.activations),
@@ -100,6 +112,9 @@ impl StageLinks {
     }
 
     /// The connection on which values of a stage arrive.
+    ///
+    /// # Errors
+    /// As of [`StageLinks::to`].
     pub fn from(&self, stage: usize) -> Result<&Pair, DeviceError> {
         match stage < self.all.rank() {
             true => self.before.as_ref().map(|before| &before.activations),
@@ -124,6 +139,9 @@ pub struct StageGroups {
 
 impl StageGroups {
     /// The groups of a program of these plans, whose ranks are `group`. All of its ranks call it.
+    ///
+    /// # Errors
+    /// The group fails, or the plans are those of another rank's stage.
     pub fn new(plans: &Plans, group: Option<Group>) -> Result<Self, DeviceError> {
         let Some(stage) = &plans.evaluate.stage else { return Ok(StageGroups { replicas: group, links: None }) };
         let group = group.unwrap_or_else(Group::single);
@@ -137,12 +155,18 @@ impl StageGroups {
         Ok(StageGroups { replicas: Some(replicas), links: Some(StageLinks::new(all)?) })
     }
 
-    /// An error once a rank of the job has failed.
+    /// Whether all ranks of the job are there.
+    ///
+    /// # Errors
+    /// The cause, once a rank has failed.
     pub fn check(&self) -> Result<(), Arc<Cause>> {
         self.replicas.iter().try_for_each(Group::check)
     }
 
     /// The connections to the other stages, which an instruction of a stage needs.
+    ///
+    /// # Errors
+    /// The plan is that of a whole model.
     pub fn links(&self) -> Result<&StageLinks, DeviceError> {
         let none = || DeviceError::Unsupported("this plan is a whole model, and has no stage beside it".into());
         self.links.as_ref().ok_or_else(none)

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::{CompileOptions, GraphError, LayerRates, Metric, Strategy};
+use crate::{CompileOptions, GraphError, LayerRates, Metric, Recompute, Strategy};
 
 /// Which micro-batch a stage computes when, as a name of the field's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -93,7 +93,7 @@ impl StageCut {
             (options.metrics.iter().any(is_norm), "the norm of all gradients as a metric"),
             (options.average.is_some(), "averages of the weights"),
             (options.teacher.is_some(), "a teacher"),
-            (options.grad_checkpointing, "gradient checkpointing"),
+            (options.recompute != Recompute::Nothing, "activations that are computed again"),
             (options.precision.scales_loss(), "a scaled loss"),
             (options.layer_rates != LayerRates::default(), "a learning rate for each layer"),
         ];

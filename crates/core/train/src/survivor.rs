@@ -72,7 +72,7 @@ impl Survivor {
             // Where it is there, another rank has kept it, and no step has proven that rank's checkpoint.
             lock.staging().write_link(&last, &previous).map_err(RunError::from)?;
         }
-        let tensors = StateTensors::all(program);
+        let tensors = StateTensors::all(program, None);
         let write = |path: &Path, fill: &mut Fill| lock.staging().write_whole(path, |file| fill(file));
         create_folder_of(&last)?;
         Draft::new(&last, &meta, &tensors)?.write(&last, &write)?;

@@ -6,8 +6,8 @@ use crate::common::{Batch, assert_agree, fill, gradients, history, levels, on_so
 use enmasse_cpu::{Cpu, CpuOptions, Isa};
 use enmasse_device::{Device, Program, StepMetrics};
 use enmasse_graph::{
-    Arena, Averaging, CompileOptions, Conv, Freeze, Graph, Mode, Op, Phase, Plan, Plans, Precision, Target, Tensor,
-    ValueId, fuse_activations, fuse_loads, fuse_statistics,
+    Arena, Averaging, CompileOptions, Conv, Freeze, Graph, Mode, Op, Phase, Plan, Plans, Precision, Recompute, Target,
+    Tensor, ValueId, fuse_activations, fuse_loads, fuse_statistics,
 };
 use enmasse_reference::{ReferenceProgram, aliasing_is_safe};
 
@@ -170,7 +170,7 @@ fn batch_norms_in_the_loads_of_convolutions() {
         normalized(x.conv2d("second", Conv::new(6, 3)).batch_norm("second.bn")).checkpoint()
     };
     check_loads("marked", marked, options([21, 18]), 11);
-    let checkpoints = CompileOptions { grad_checkpointing: true, ..options([21, 18]) };
+    let checkpoints = CompileOptions { recompute: Recompute::All, ..options([21, 18]) };
     check_loads("checkpoints", marked, checkpoints, 10);
 }
 
@@ -197,7 +197,7 @@ fn layers_before_trained_ones_are_as_in_evaluation() {
             let apart = Target { fuse: Box::new(layer_by_layer), ..Target::default() };
             let cpu = Cpu::new(CpuOptions::default()).unwrap();
             let together = cpu.target();
-            let again = CompileOptions { grad_checkpointing: true, ..options.clone() };
+            let again = CompileOptions { recompute: Recompute::All, ..options.clone() };
             let [apart, together, again] = [(apart, &options), (cpu.target(), &options), (together, &again)]
                 .map(|(target, options)| target.compile(&chained, options).unwrap());
             let plan = together.train.as_ref().unwrap();
@@ -257,7 +257,7 @@ fn check_training(what: &str, model: fn(Tensor) -> Tensor, options: &CompileOpti
     for found in on_some_ranks(&together, options.shards, |mut program, local| history(&mut *program, local, 1..=3)) {
         assert!(found == alone, "{what}: ranks give other bits");
     }
-    let again = CompileOptions { grad_checkpointing: true, ..options.clone() };
+    let again = CompileOptions { recompute: Recompute::All, ..options.clone() };
     if let Ok(again) = target_of.target().compile(&model, &again) {
         let found = on_some_ranks(&again, 1, |mut program, local| history(&mut *program, local, 1..=3)).remove(0);
         assert!(found == alone, "{what}: what is computed again has other bits");

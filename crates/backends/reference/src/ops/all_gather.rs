@@ -12,7 +12,7 @@ impl OnReference for AllGather {
         let mut values = Vec::new();
         for &id in &step.node.inputs {
             let mut value = step.shards[0].read(step.plan, id)?.to_vec();
-            if let Some(group) = &step.exchange.group {
+            if let Some(group) = &step.exchange.groups.replicas {
                 group.broadcast(&mut value, partition.owner(step.plan.slot(id).offset / DType::F32.size()))?;
             }
             values.push(value);

@@ -113,7 +113,7 @@ impl StepContext<'_> {
 
     /// Adds up what ranks have found that update a part each.
     pub fn add_up(&self, values: &mut [f64]) -> Result<(), DeviceError> {
-        let group = self.exchange.group.as_ref().filter(|_| self.plan.is_partitioned());
+        let group = self.exchange.groups.replicas.as_ref().filter(|_| self.plan.is_partitioned());
         group.map_or(Ok(()), |group| Ok(group.all_reduce(values)?))
     }
 

@@ -237,7 +237,7 @@ fn sum<T: Element>(group: &Group, case: Shards, element: fn(f64) -> T, how: How)
 fn ends_of_parts(seed: u64, len: usize, ranks: usize) -> Vec<usize> {
     let cut = |rank: usize| match seed % 3 {
         0 if rank == 0 => 0,
-        1 if rank % 2 == 0 => len / 2,
+        1 if rank.is_multiple_of(2) => len / 2,
         _ => value(seed, rank, 7).to_bits() as usize % (len + 1),
     };
     let mut ends: Vec<usize> = (0..ranks - 1).map(cut).chain([len]).collect();

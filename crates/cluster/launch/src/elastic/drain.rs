@@ -62,6 +62,9 @@ fn listed(nodes: &[String]) -> String {
 
 /// Asks a node, by the name of its host, to leave the job whose nodes meet at this endpoint: its ranks finish their step, the run is
 /// saved, and the others go on. Returns once it has left. A token is required unless the endpoint is a loopback address.
+///
+/// # Errors
+/// No job meets at the endpoint, it is another job or has another token, or it has no node of this name that can leave.
 pub fn drain(
     endpoint: (String, u16),
     token: Option<Token>,

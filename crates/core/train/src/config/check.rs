@@ -77,7 +77,9 @@ impl RunConfig {
         together("strategy", dp && train.sync_bn, "`sync_bn` needs `strategy = ddp`, as in PyTorch".to_owned())?;
         together("sum", dp && program.sum == SumOrder::Tree, "needs `strategy = ddp`".to_owned())?;
         let named = train.all_reduce != AllReduceAlgorithm::Tree;
-        together("all_reduce", dp && named, "needs `strategy = ddp`, in which all ranks get the sums".to_owned())?;
+        let is_ddp = train.strategy == StrategyKind::Ddp;
+        together("all_reduce", !is_ddp && named, "needs `strategy = ddp`, in which all ranks get all sums".to_owned())?;
+        together("all_reduce", named && !train.stages.is_empty(), "needs a model without `stages`".to_owned())?;
         let narrow = program.reduce_precision == ReducePrecision::Bf16;
         together("reduce_precision", dp && narrow, "needs `strategy = ddp`".to_owned())?;
         let processes =
@@ -142,13 +144,13 @@ fn check_stages(
 ) -> Result<(), ConfigError> {
     let all = [
         ("sync_bn", train.sync_bn, "leave out one of them"),
-        ("strategy", train.strategy == StrategyKind::Dp, "use `strategy = ddp`"),
+        ("strategy", train.strategy != StrategyKind::Ddp, "use `strategy = ddp`"),
         ("clip_norm", train.clip_norm.is_some(), "leave out one of them"),
         ("metrics", train.metrics.contains(&MetricName::GradientNorm), "leave out `gradient_norm`"),
         ("ema", train.ema.is_some(), "leave out one of them"),
         ("lookahead", train.lookahead.is_some(), "leave out one of them"),
         ("precision", train.precision == Precision::F16, "use `precision = bf16` or f32"),
-        ("grad_checkpointing", train.grad_checkpointing, "leave out one of them"),
+        ("recompute", train.recompute != Recomputation::No, "leave out one of them"),
         ("layer_decay", train.layer_decay != 1.0, "leave out one of them"),
         ("head_lr_mult", train.head_lr_mult != 1.0, "leave out one of them"),
         ("teacher", train.teacher.is_some(), "leave out one of them"),

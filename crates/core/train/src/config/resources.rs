@@ -40,11 +40,17 @@ impl TrainConfig {
     }
 
     /// Ranks that compute the same, each for shards of its own: all of `world_size`, or those of one stage of the model.
+    ///
+    /// # Errors
+    /// The ranks are no multiple of the stages.
     pub fn replicas(&self, world_size: usize) -> Result<usize, DeviceError> {
         Ok(self.rank_stage(0, world_size)?.replicas)
     }
 
     /// The stage of a rank, and its number among those with the same one.
+    ///
+    /// # Errors
+    /// The ranks are no multiple of the stages.
     pub fn rank_stage(&self, rank: usize, world_size: usize) -> Result<RankStage, DeviceError> {
         RankStage::new(rank, world_size.max(1), self.stages.len() + 1)
     }

@@ -27,7 +27,9 @@ impl Session {
     pub(super) fn survive(mut self, trainer: &mut Trainer, epoch: Option<Epoch>, error: &TrainError) {
         let Some(survivor) = self.survivor.take() else { return };
         let has_lost_one = matches!(error, TrainError::Cause(cause) if is_death(cause));
-        if !has_lost_one || trainer.config.strategy == StrategyKind::Dp {
+        // Elsewhere than under `ddp` a rank has a part of the state alone.
+        let is_whole = trainer.config.strategy == StrategyKind::Ddp && trainer.config.stages.is_empty();
+        if !has_lost_one || !is_whole {
             return;
         }
         let Trainer { config, callbacks, group, .. } = trainer;

@@ -47,6 +47,6 @@ fn algorithms_that_have_no_place_are_refused() {
     check(&["--all-reduce", "star"], "must be tree or ring or halving-doubling or direct or hierarchical");
     check(
         &["--strategy", "dp", "--devices", "cpu:2", "--all-reduce", "ring"],
-        "--all-reduce ring: needs --strategy ddp, in which all ranks get the sums",
+        "--all-reduce ring: needs --strategy ddp, in which all ranks get all sums",
     );
 }

@@ -18,7 +18,7 @@ pub struct Read {
     pub remarks: Vec<String>,
 }
 
-/// Ranks are data-parallel alone.
+/// Of layers that are cut over ranks.
 const PARALLEL: &str = "every rank trains the whole model on its share of the batch";
 
 /// Keys without a setting, and what to say of each.
@@ -30,7 +30,7 @@ const WITHOUT: &[(&str, &str)] = &[
     ("train_data", "the folder of images is DATA on the command line"),
     ("test_data", "the folder of images is DATA on the command line"),
     ("dataloader", "the loader needs no settings"),
-    ("zero", PARALLEL),
+    ("zero", "give --strategy zero1, which cuts the optimiser's state over ranks"),
     ("sequence", PARALLEL),
 ];
 
@@ -187,7 +187,11 @@ impl Read {
             };
             let is_one = matches!(size, Some(Value::Number(number)) if number.parse() == Ok(1.0));
             if !is_one && name != "data" {
-                self.remark(&format!("parallel.{name}"), PARALLEL);
+                let why = match name.as_str() {
+                    "pipeline" => "name the layers before which the model is cut, such as --stages layer3",
+                    _ => PARALLEL,
+                };
+                self.remark(&format!("parallel.{name}"), why);
             }
         }
     }

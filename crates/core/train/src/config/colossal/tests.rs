@@ -54,7 +54,7 @@ fn keys_are_settings() {
         "parallel = dict(pipeline=2, tensor=dict(size=4, mode='2d'), data=2)",
         &[],
         &[
-            "parallel.pipeline has no meaning here: every rank trains the whole model on its share of the batch",
+            "parallel.pipeline has no meaning here: name the layers before which the model is cut, such as --stages layer3",
             "parallel.tensor has no meaning here: every rank trains the whole model on its share of the batch",
         ],
     );
