@@ -314,9 +314,10 @@ class Settings(TypedDict, total=False):
     and metrics stay f32. Default: f32."""
     all_reduce: Literal["tree", "ring", "halving-doubling", "direct", "hierarchical"] | None
     """Algorithm of sums over ranks. The order in which ranks add up gradients, and the way these travel. "tree" adds up
-    shards in the fixed tree, in which --shards give the same bits on any number of ranks. By "ring", "halving-
-    doubling", "direct" and "hierarchical" each rank first adds up its own shards, and the bits depend on the number of
-    ranks, by the last one also on which of them share a node: docs/collectives.md. NCCL has its own. Default: tree."""
+    shards in the fixed tree, in which --shards give the same bits on any number of ranks. By "ring",
+    "halving-doubling", "direct" and "hierarchical" each rank first adds up its own shards, and the bits depend on the
+    number of ranks, by the last one also on which of them share a node: docs/collectives.md. NCCL has its own. Default:
+    tree."""
     loss: Literal["cross-entropy", "bce", "focal", "asymmetric", "mse", "l1", "huber"] | None
     """Loss. Of classes "cross-entropy" or "focal"; of labels "bce", "focal" or "asymmetric"; of numbers, which have a
     std of 1 here, "mse", "l1" or "huber". Default: cross-entropy of classes, bce of labels, mse of numbers."""
@@ -393,7 +394,9 @@ class Settings(TypedDict, total=False):
     strategy: Literal["ddp", "dp", "zero1"] | None
     """Where gradients are applied. "ddp": every rank updates, after sums that overlap with backward, as PyTorch's
     DistributedDataParallel. "dp": as its DataParallel, to compare with. The ranks are threads of one process; after
-    backward the first device sums all gradients, updates, and copies the parameters to the others. Default: ddp."""
+    backward the first device sums all gradients, updates, and copies the parameters to the others. "zero1": each rank
+    keeps the optimiser's state of a part alone, updates that part, and gets the others, with the bits of ddp; as
+    DeepSpeed's ZeRO stage 1. On CPUs. Default: ddp."""
     stages: str | Sequence[str] | Mapping[str, object] | None
     """Layers that begin a stage of the model. The model is cut before these layers, in its order, and each rank
     computes one stage: layer3 makes two of a ResNet. With a multiple of as many ranks, several compute each stage. The
