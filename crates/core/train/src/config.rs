@@ -457,7 +457,7 @@ settings! {
         lookahead_power: f64 = 0.0, "POWER", at_least(0), Run;
         /// Compute blocks again in backward
         /// Of such a block memory keeps only the result, and backward computes the rest once more: with the same bits, in less memory, and more slowly. With BYTES (2GiB) or a PERCENT of what the plans take without (60%) these are as few blocks as let the plans fit, with "auto" as few as let the step fit into what is free. Alone, or with "all", all of them.
-        recompute: Recomputation = Recomputation::No, "BYTES|auto", ANY, Run;
+        recompute: Recomputation = Recomputation::No, "BYTES", ANY, Run;
         /// Batch norm over the global batch
         /// Its statistics are those of each shard otherwise.
         sync_bn: bool = false, "", ANY, Run;

@@ -43,7 +43,7 @@ fn help_and_version() {
     };
     check(&[], "Usage: enmasse");
     check(&["plan"], "Usage: enmasse plan");
-    check(&["trian"], "did you mean train?");
+    check(&["trian"], "did you mean drain or train?");
     check(&["bench", "step", "--steps", "0"], "--steps");
     check(&["bench", "scaling", "--sync-bn"], "--sync-bn: the rows differ in it");
     check(&["bench", "scaling", "--strategy", "dp"], "--strategy: the rows differ in it");
