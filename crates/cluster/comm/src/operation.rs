@@ -287,7 +287,7 @@ impl Header {
         if shards != other.0[6] && code == other.0[0] {
             text += &format!(" (over {shards} shards)");
         }
-        if root != other.0[5] && code == other.0[0] && matches!(code >> 16 & 0xffff, 5 | 6) {
+        if root != other.0[5] && code == other.0[0] && matches!(code >> 16 & 0xff, 5 | 6) {
             text += " (in other parts)";
         }
         text
