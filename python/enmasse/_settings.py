@@ -400,7 +400,7 @@ class Settings(TypedDict, total=False):
     stages: str | Sequence[str] | Mapping[str, object] | None
     """Layers that begin a stage of the model. The model is cut before these layers, in its order, and each rank
     computes one stage: layer3 makes two of a ResNet. With a multiple of as many ranks, several compute each stage. The
-    weights are the bits of one rank with as many --shards. Default: one stage."""
+    weights are the bits of one rank with as many --shards."""
     schedule_stages: Literal["gpipe", "1f1b"] | None
     """Order of work in stages. "gpipe" is forward of all micro-batches, then backward of all. "1f1b" alternates, so
     that a stage holds the activations of fewer. The bits are the same. Default: gpipe."""

@@ -546,7 +546,7 @@ settings! {
         strategy: StrategyKind = StrategyKind::Ddp, "NAME", ANY, Run;
         /// Layers that begin a stage of the model
         /// The model is cut before these layers, in its order, and each rank computes one stage: layer3 makes two of a ResNet. With a multiple of as many ranks, several compute each stage. The weights are the bits of one rank with as many --shards.
-        stages: Vec<String> = Vec::new() => "one stage", "LAYERS", ANY, Run;
+        stages: Vec<String> = Vec::new(), "LAYERS", ANY, Run;
         /// Order of work in stages
         /// "gpipe" is forward of all micro-batches, then backward of all. "1f1b" alternates, so that a stage holds the activations of fewer. The bits are the same.
         schedule_stages: StageScheduleKind = StageScheduleKind::GPipe, "NAME", ANY, Run;
