@@ -1,6 +1,6 @@
 //! `--config config.py`: a configuration of ColossalAI, whose keys mean settings.
 //!
-//! The file is read as data ([`assignments`]). Each key is a setting, or has a line that says why it means nothing here.
+//! The file is read as data ([`assignments()`]). Each key is a setting, or has a line that says why it means nothing here.
 
 mod assignments;
 
