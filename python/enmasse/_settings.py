@@ -313,7 +313,7 @@ class Settings(TypedDict, total=False):
     """Type that NCCL sums. "bf16" halves what travels between GPUs, as bf16_compress_hook of PyTorch's DDP does. Losses
     and metrics stay f32. Default: f32."""
     all_reduce: Literal["tree", "ring", "halving-doubling", "direct", "hierarchical"] | None
-    """Algorithm of sums over ranks. The order in which ranks add up gradients, and the way these travel. "tree" adds up
+    """Algorithm of all-reduces. The order in which ranks add up gradients, and the way these travel. "tree" adds up
     shards in the fixed tree, in which --shards give the same bits on any number of ranks. By "ring",
     "halving-doubling", "direct" and "hierarchical" each rank first adds up its own shards, and the bits depend on the
     number of ranks, by the last one also on which of them share a node: docs/collectives.md. NCCL has its own. Default:
