@@ -17,15 +17,17 @@ fn ranks_that_update_a_part_give_the_bits_of_ranks_that_all_update() {
             (run, start["memory_bytes"].as_u64().unwrap())
         });
         assert!(tensors(&ddp.0, "last.safetensors") == tensors(&zero.0, "last.safetensors"), "{devices} {others:?}");
-        assert!(zero.1 < ddp.1, "{devices}: {} bytes, of ddp {}", zero.1, ddp.1);
+        [ddp.1, zero.1]
     };
     check("cpu:2", &ADAMW);
     check("cpu:3", &[&ADAMW[..], &["--ranks", "process"]].concat());
     check("reference:2", &ADAMW);
-    check(
+    // 43 MiB of momentum, of which each rank has a half. What processes have before the run differs by some of 0.1 MiB.
+    let [ddp, zero] = check(
         "cpu:2",
         &["--model", "resnet18", "--size", "32", "--max-steps", "2", "--optimizer", "lars", "--ranks", "thread"],
     );
+    assert!(zero + (20 << 20) < ddp, "{zero} bytes, of ddp {ddp}");
 }
 
 #[test]
