@@ -80,7 +80,7 @@ def main():
     parser.add_argument("--kill", type=int, action="append", help="a rank to kill, instead of each in turn")
     parser.add_argument("--runs", type=int, default=5)
     arguments = parser.parse_args()
-    # Whoever ends this program ends the ranks, too.
+    # The end of this program is the end of the ranks, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     print("| killed | a step, s | from the kill to the next attempt's beginning, s | to the line of its first step, s | steps run twice |")
     print("|---|---|---|---|---|")

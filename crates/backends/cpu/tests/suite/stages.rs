@@ -104,7 +104,7 @@ fn plans(device: &dyn Device, net: &Net, shards: usize, precision: Precision, st
 fn inputs(step: u64, shards: Range<usize>) -> StepInputs {
     let image = SIZE * SIZE * 3;
     let of_shard = |shard: usize| {
-        let mut noise = RandomStream::new(1, "pictures", step, shard as u64);
+        let mut noise = RandomStream::new(1, "images", step, shard as u64);
         (0..BATCH * image).map(move |_| noise.next_u32() as u8)
     };
     let samples = shards.start * BATCH..shards.end * BATCH;

@@ -259,7 +259,7 @@ impl Leader {
         }
     }
 
-    /// Asks the agents of a node to leave. Whoever wants that is told when they are gone.
+    /// Asks the agents of a node to leave. The program that asked for it is told when they are gone.
     fn drain(&mut self, asker: u64, node: &str) {
         if let Phase::Over(decision) = &self.phase {
             let decision = decision.clone();

@@ -218,7 +218,7 @@ impl Member {
                 _ => {}
             },
             ToMember::Leave => self.leave(Decision::Drained, "this node is drained"),
-            // For whoever has asked.
+            // For the program that has asked.
             ToMember::Drain(_) => {}
             ToMember::Over(decision) => match self.state.clone() {
                 State::Running { attempt } => {

@@ -71,7 +71,7 @@ pub enum ToMember {
     Over(Decision),
     /// The user wants this node to leave.
     Leave,
-    /// To whoever asked that nodes leave.
+    /// To the program that asked for nodes to leave.
     Drain(DrainReply),
 }
 
