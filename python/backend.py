@@ -9,9 +9,9 @@ import subprocess
 from pathlib import Path
 
 import maturin
-from maturin import get_requires_for_build_wheel, prepare_metadata_for_build_wheel
+from maturin import build_sdist, get_requires_for_build_sdist, get_requires_for_build_wheel, prepare_metadata_for_build_wheel
 
-__all__ = ["build_wheel", "get_requires_for_build_wheel", "prepare_metadata_for_build_wheel"]
+__all__ = ["build_sdist", "build_wheel", "get_requires_for_build_sdist", "get_requires_for_build_wheel", "prepare_metadata_for_build_wheel"]
 
 SCRIPTS = Path(__file__).resolve().parent / "enmasse.data/scripts"
 # maturin wants the folder from its first step on.
