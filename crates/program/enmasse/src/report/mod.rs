@@ -202,7 +202,10 @@ impl Reporter {
             log.line(&text);
         }
         match (&mut self.audience, kind) {
-            (Audience::Everybody(_), LineKind::Fact) => say_block(fitted(&text, screen::width())),
+            (Audience::Everybody(_), LineKind::Fact)
+            | (Audience::Everybody(_) | Audience::Nobody, LineKind::Survival) => {
+                say_block(fitted(&text, screen::width()))
+            }
             (Audience::Everybody(output), LineKind::Figure) => {
                 let width = screen::width().filter(|_| output.is_json() || io::stdout().is_terminal());
                 output.block(fitted(&text, width));
@@ -243,6 +246,8 @@ fn fitted(text: &str, width: Option<usize>) -> String {
 enum LineKind {
     /// For people, besides the figures.
     Fact,
+    /// For people, from any rank: the first one may be the one that is gone.
+    Survival,
     /// A result.
     Figure,
     /// It ends with a command to copy, which a break would split.
@@ -336,7 +341,7 @@ impl Callback for Reporter {
 
     fn on_survival(&mut self, survival: &Survival, _: &mut Control) -> CallbackResult {
         screen::clear();
-        self.line(LineKind::Fact, survival_line(survival));
+        self.line(LineKind::Survival, survival_line(survival));
         Ok(())
     }
 }
