@@ -55,9 +55,10 @@ def header():
 
 
 def store():
-    key = b"address/3"
-    yield bytes([len(key)]) + key + b"10.0.0.3:4321"
-    yield bytes([len(key)]) + key + struct.pack("<I", 60_000)
+    subject = b"address"
+    yield struct.pack("<IB", 60_000, len(subject)) + subject + b"10.0.0.3:4321"
+    yield struct.pack("<IB", 0, len(subject)) + subject
+    yield bytes([3]) + struct.pack("<II", 2, 1) + b"a" + struct.pack("<I", 2) + b"bc" + struct.pack("<III", 0, 1, 0)
     yield b"3 10.0.0.1 29500"
     yield b"0 - 29500"
     yield b"7 fe80::1 1"

@@ -17,7 +17,7 @@ use crate::operation::{HEADER_BYTES, Header};
 use crate::rendezvous::agent_store::AgentStore;
 use crate::rendezvous::form::RankInfo;
 use crate::rendezvous::rank_zero_address::Notice;
-use crate::store::split_key;
+use crate::store::{Request, from_answer, to_answer};
 use crate::token::{TOKEN_BYTES, Token};
 use crate::transport::frames::{Receiving, Sending};
 use crate::transport::queue::{Bytes, Queue};
@@ -72,10 +72,17 @@ pub fn header(bytes: &[u8]) {
     }
 }
 
-/// A request to the store is its key's length, the key and the rest. A notice of rank 0's place is written as it was read.
+/// A request to the store is written as it was read, and the values of an answer can be answered again. A notice of rank 0's
+/// place is written as it was read.
 pub fn store(bytes: &[u8]) {
-    if let Some((key, rest)) = split_key(bytes) {
-        assert_eq!([&[key.len() as u8], key.as_bytes(), rest].concat(), bytes);
+    if let Some(request) = Request::from_bytes(bytes) {
+        assert_eq!(request.to_bytes(), bytes);
+    }
+    if let Some((&ranks, answer)) = bytes.split_first()
+        && let Some(values) = from_answer(answer, ranks.into())
+    {
+        let given: Vec<_> = values.iter().map(String::as_bytes).collect();
+        assert_eq!(from_answer(&to_answer(&given), values.len()), Some(values));
     }
     if let Some(notice) = std::str::from_utf8(bytes).ok().and_then(Notice::from_text) {
         assert_eq!(Notice::from_text(&notice.to_text()), Some(notice));

@@ -21,7 +21,7 @@ use crate::net::link::Link;
 use crate::net::record::Altered;
 use crate::net::refused::Refused;
 use crate::operation::Identity;
-use crate::store::{KeyValues, Store};
+use crate::store::{Store, Values};
 use crate::token::Token;
 
 /// See the module's documentation. Dropping the server says goodbye to all ranks.
@@ -35,7 +35,7 @@ struct ServerState {
     world_size: usize,
     identity: Identity,
     heartbeat: Duration,
-    store: Arc<KeyValues>,
+    store: Arc<Values>,
     /// Rank 0's own state, which receives the decision like every rank's.
     failure: Arc<Failure>,
     /// Rank 0's own recorder: no heartbeat reports its activity.
@@ -75,7 +75,7 @@ impl Server {
             world_size,
             identity,
             heartbeat,
-            store: Arc::default(),
+            store: Arc::new(Values::new(world_size)),
             failure: failure.clone(),
             recorder: recorder.clone(),
             seats: Mutex::default(),
@@ -91,7 +91,7 @@ impl Server {
 
     /// Rank 0's access to the store.
     pub(crate) fn store(&self) -> Store {
-        Store::Here(self.server_state.store.clone())
+        Store::Here(self.server_state.store.clone(), 0)
     }
 
     /// The connections that have been refused so far.

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use super::record::{Inbound, Outbound, TAG_BYTES};
 use crate::locks::lock;
 
-/// Size limit of a frame's payload, in bytes: a value of the store and its key.
+/// Size limit of a frame's payload, in bytes: an answer of the store, or a value and its subject.
 pub(crate) const FRAME_LIMIT: usize = (1 << 20) + 1024;
 /// Bytes of a head: the payload's length (4 bytes, little-endian) and kind.
 const HEAD_BYTES: usize = 5;

@@ -452,12 +452,12 @@ mod tests {
     /// The node of each rank, whether it has memory, and the problems, as ranks 1 and 2 of 3 see them for the path that rank
     /// 0, played by the test, publishes.
     fn share(path: &str, infos: [[&'static str; 3]; 3]) -> Vec<(Vec<usize>, bool, Vec<String>)> {
-        let values = Arc::<crate::store::KeyValues>::default();
-        for (key, value) in [("memory/0", path), ("mapped/0", "")] {
-            Store::Here(values.clone()).set(key, value.as_bytes()).unwrap();
+        let values = Arc::new(crate::store::Values::new(3));
+        for (subject, value) in [("memory", path), ("mapped", "")] {
+            values.give(0, subject, value.as_bytes()).unwrap();
         }
         let ranks = [1, 2].map(|rank| {
-            let store = Store::Here(values.clone());
+            let store = Store::Here(values.clone(), rank);
             std::thread::spawn(move || {
                 let rendezvous = &Rendezvous::tcp("tcp://127.0.0.1:1", rank, 3).unwrap();
                 let deadline = Instant::now() + Duration::from_secs(60);

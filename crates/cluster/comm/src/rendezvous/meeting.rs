@@ -26,21 +26,11 @@ impl Meeting<'_> {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// One rank's value of a subject.
-    fn hear(&self, subject: &str, rank: usize) -> Result<String, JoinError> {
-        match self.store.wait(&format!("{subject}/{rank}"), self.left()) {
-            Ok(value) => Ok(String::from_utf8_lossy(&value).into_owned()),
-            Err(StoreError::Late(_)) => Err(self.missing(subject)),
-            Err(error) => Err(self.lost(error)),
-        }
-    }
-
-    /// The error after the deadline, with the ranks that have not published the subject.
-    fn missing(&self, subject: &str) -> JoinError {
+    /// The error after the deadline, with the ranks that have not come as far as this one.
+    fn missing(&self, missing: Vec<usize>) -> JoinError {
         let Rendezvous { world_size, address, join_timeout, .. } = self.rendezvous;
-        let told = |rank: &usize| self.store.wait(&format!("{subject}/{rank}"), Duration::ZERO).is_ok();
         JoinError::Missing {
-            missing: (0..*world_size).filter(|rank| !told(rank)).collect(),
+            missing,
             world_size: *world_size,
             address: address.clone(),
             seconds: join_timeout.as_secs_f64(),
@@ -48,29 +38,39 @@ impl Meeting<'_> {
         }
     }
 
+    /// The error for what the store answered.
+    fn error(&self, error: StoreError) -> JoinError {
+        match error {
+            StoreError::Late(missing) => self.missing(missing),
+            ended => self.lost(&ended.to_string()),
+        }
+    }
+
     /// The error after the store ended. It ended with the group, so the control connection delivers the cause.
-    fn lost(&self, error: StoreError) -> JoinError {
+    fn lost(&self, why: &str) -> JoinError {
         if self.failure.fails_within(GRACE)
             && let Some(cause) = self.failure.cause()
         {
             return JoinError::Cause(cause);
         }
-        self.nonsense(&error.to_string())
+        self.nonsense(why)
     }
 }
 
 impl Board for Meeting<'_> {
     fn exchange(&self, subject: &str, value: &str) -> Result<Vec<String>, JoinError> {
-        let key = format!("{subject}/{}", self.rendezvous.rank);
-        self.store.set(&key, value.as_bytes()).map_err(|error| self.lost(error))?;
-        (0..self.rendezvous.world_size).map(|rank| self.hear(subject, rank)).collect()
+        let ranks = self.rendezvous.world_size;
+        self.store.exchange(subject, value.as_bytes(), ranks, self.left()).map_err(|error| self.error(error))
     }
 
     fn go_on_waiting(&self) -> Result<(), JoinError> {
         if self.failure.is_stopping() {
-            return Err(self.lost(StoreError::Late("address".into())));
+            return Err(self.lost("the group has failed"));
         }
-        if self.left().is_zero() { Err(self.missing("ready")) } else { Ok(()) }
+        if !self.left().is_zero() {
+            return Ok(());
+        }
+        Err(self.store.missing("ready").map_or_else(|error| self.error(error), |missing| self.missing(missing)))
     }
 
     fn nonsense(&self, why: &str) -> JoinError {
