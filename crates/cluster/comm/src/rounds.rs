@@ -22,6 +22,17 @@ pub(crate) struct Rounds<'a> {
     size: usize,
 }
 
+/// The ranks with which a rank exchanges values in all-reduces by an algorithm, some more than once. If one is another's
+/// partner, so is the other.
+pub(crate) fn partners(algorithm: Algorithm, rank: usize, nodes: &[Vec<usize>]) -> impl Iterator<Item = usize> {
+    // The length changes what is exchanged, and not between which ranks.
+    let rounds = Rounds { algorithm, rank, nodes, ranks: nodes.iter().map(Vec::len).sum(), count: 0, size: 1 };
+    (0..rounds.len()).flat_map(move |number| {
+        let PairwiseExchange { send, receive, .. } = rounds.get(number);
+        [send.map(|(to, _)| to), receive.map(|receipt| receipt.from)].into_iter().flatten()
+    })
+}
+
 /// One rank's part of a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PairwiseExchange {

@@ -9,13 +9,22 @@
 //! connected with each other. So every byte travels once between two nodes, and all ranks of a node
 //! take part. Everything here depends only on the node of each rank, so all ranks find the same.
 //!
+//! All-reduces by another algorithm than the tree go between other ranks, too. A group has the
+//! connections of its own algorithm, and no more: all of them are opened while the group forms, so
+//! that an operation never waits for a connection, and a rank that cannot be reached is named
+//! before the first step. By `ring` a rank has at most two more, by `halving-doubling` the
+//! logarithm of the ranks. By `direct` it has one to every rank of another node.
+//!
 //! A node adds up its ranks wherever a subtree lies on it, as a rank does with its shards. Where
 //! neighbours in rank order are on different nodes (Slurm's `cyclic`), fewer subtrees lie on a
 //! node. The bits are the same, and more travels, up to one partial sum per rank.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
+use crate::algorithm::Algorithm;
 use crate::pieces::piece;
+use crate::rounds::partners;
 
 /// See the module's documentation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,8 +36,8 @@ pub(crate) struct Topology {
     /// Ranges of adjacent ranks of one node, each as long as possible. Together they are all ranks, in order.
     runs: Vec<Run>,
     channels: usize,
-    /// Whether each rank is connected with all ranks of other nodes, and not only with those of its channels.
-    is_meshed: bool,
+    /// For whose all-reduces ranks are connected, besides the channels.
+    algorithm: Algorithm,
 }
 
 /// Adjacent ranks of one node. The sum of their shards travels as one wherever the tree over shards allows.
@@ -58,7 +67,7 @@ impl Topology {
             }
         }
         let channels = nodes.iter().map(Vec::len).max().unwrap_or(1);
-        Topology { seats, nodes, runs, channels, is_meshed: false }
+        Topology { seats, nodes, runs, channels, algorithm: Algorithm::Tree }
     }
 
     /// Every rank on a node of its own.
@@ -66,14 +75,20 @@ impl Topology {
         Self::new(&(0..ranks).collect::<Vec<_>>())
     }
 
-    /// The same ranks, each connected with all ranks of other nodes: what algorithms other than the tree need.
-    pub(crate) fn meshed(self) -> Self {
-        Topology { is_meshed: true, ..self }
+    /// The same ranks, connected for all-reduces by this algorithm.
+    pub(crate) fn connected_for(self, algorithm: Algorithm) -> Self {
+        Topology { algorithm, ..self }
     }
 
-    /// Whether each rank is connected with all ranks of other nodes.
-    pub(crate) fn connects_all(&self) -> bool {
-        self.is_meshed || self.channels == 1
+    /// For whose all-reduces ranks are connected.
+    pub(crate) fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// Whether ranks are connected for all-reduces by this algorithm.
+    pub(crate) fn connects_for(&self, algorithm: Algorithm) -> bool {
+        let are_all_connected = self.algorithm == Algorithm::Direct || self.channels == 1;
+        are_all_connected || [self.algorithm, Algorithm::Tree].contains(&algorithm)
     }
 
     /// The ranks of each node, in order.
@@ -129,11 +144,9 @@ impl Topology {
 
     /// The ranks with which a rank is connected, in order.
     pub(crate) fn peers_of(&self, rank: usize) -> impl Iterator<Item = usize> {
-        let is_peer = move |other: usize| match self.is_meshed {
-            true => self.node_of(other) != self.node_of(rank),
-            false => !self.common(rank, other).is_empty(),
-        };
-        (0..self.seats.len()).filter(move |&other| is_peer(other))
+        let partners: BTreeSet<_> = partners(self.algorithm, rank, &self.nodes).collect();
+        let is_partner = move |other| partners.contains(&other) && self.node_of(other) != self.node_of(rank);
+        (0..self.seats.len()).filter(move |&other| !self.common(rank, other).is_empty() || is_partner(other))
     }
 
     /// The part of `owned`, a range of elements of `size` bytes that `owner` owns, that travels in one of its channels.
@@ -183,11 +196,31 @@ mod tests {
         check("aaab", 2, &[&[3], &[3], &[3], &[0, 1, 2]]);
         check("abcc", 3, &[&[1, 2, 3], &[0, 2, 3], &[0, 1], &[0, 1]]);
         check("aaabb", 2, &[&[3], &[3], &[4], &[0, 1], &[2]]);
-        let meshed = Topology::new(&["a", "a", "b", "b"]).meshed();
-        let peers: Vec<Vec<usize>> = (0..4).map(|rank| meshed.peers_of(rank).collect()).collect();
-        assert_eq!(peers, [[2, 3], [2, 3], [0, 1], [0, 1]]);
-        let connects = ["ab", "aab"].map(|names| Topology::new(&names.chars().collect::<Vec<_>>()).connects_all());
-        assert_eq!((connects, meshed.connects_all()), ([true, false], true));
+    }
+
+    #[test]
+    fn ranks_are_connected_for_their_algorithm_alone() {
+        let check = |names: &str, algorithm: Algorithm, peers: &[&[usize]], connects: &[Algorithm]| {
+            let topology = Topology::new(&names.chars().collect::<Vec<_>>()).connected_for(algorithm);
+            let found: Vec<Vec<usize>> = (0..names.len()).map(|rank| topology.peers_of(rank).collect()).collect();
+            assert_eq!(found, peers, "{names} {algorithm}");
+            let found: Vec<_> = Algorithm::ALL.into_iter().filter(|one| topology.connects_for(*one)).collect();
+            assert_eq!(found, connects, "{names} {algorithm}");
+        };
+        let (tree, ring, direct) = (Algorithm::Tree, Algorithm::Ring, Algorithm::Direct);
+        check("aabb", tree, &[&[2], &[3], &[0], &[1]], &[tree]);
+        check("aabb", ring, &[&[2, 3], &[2, 3], &[0, 1], &[0, 1]], &[tree, ring]);
+        check("aabb", direct, &[&[2, 3], &[2, 3], &[0, 1], &[0, 1]], &Algorithm::ALL);
+        let halving = Algorithm::HalvingDoubling;
+        check("aabb", halving, &[&[2], &[3], &[0], &[1]], &[tree, halving]);
+        check("aaab", halving, &[&[3], &[3], &[3], &[0, 1, 2]], &[tree, halving]);
+        check(
+            "aabbb",
+            Algorithm::Hierarchical,
+            &[&[2, 3], &[3, 4], &[0], &[0, 1], &[1]],
+            &[tree, Algorithm::Hierarchical],
+        );
+        check("abc", tree, &[&[1, 2], &[0, 2], &[0, 1]], &Algorithm::ALL);
     }
 
     proptest! {
@@ -195,8 +228,15 @@ mod tests {
         fn every_rank_of_another_node_is_reached_and_shares_cover_what_a_rank_owns(
             names in prop::collection::vec(0u8..4, 1..12),
             (start, len) in (0usize..100, 0usize..2000),
+            algorithm in prop::sample::select(&Algorithm::ALL[..]),
         ) {
-            let topology = Topology::new(&names);
+            let topology = Topology::new(&names).connected_for(algorithm);
+            // Both ends expect a connection, or neither.
+            for rank in 0..names.len() {
+                for peer in topology.peers_of(rank) {
+                    prop_assert!(topology.peers_of(peer).any(|other| other == rank), "{} {}", rank, peer);
+                }
+            }
             prop_assert_eq!(topology.runs().iter().flat_map(|run| run.ranks.clone()).collect::<Vec<_>>(),
                 (0..names.len()).collect::<Vec<_>>());
             for owner in 0..names.len() {

@@ -69,7 +69,7 @@ fn steps_allocate_nothing() {
     }
     for transport in ["threads", "shared", "tcp", "cyclic"] {
         let aligned = Arc::new(Barrier::new(3));
-        let counts = run_ranks(groups_by(3, transport, Algorithm::Ring), move |group| {
+        let counts = run_ranks(groups_by(3, transport, Algorithm::Direct), move |group| {
             let mut data = vec![1f32; 500_000];
             sums(&group, &mut data);
             aligned.wait();

@@ -197,7 +197,7 @@ impl Seat<'_> {
             TransportChoice::Tcp => Sharing { topology: Topology::apart(infos.len()), region: None, problems: vec![] },
             TransportChoice::Auto | TransportChoice::Shared | TransportChoice::Mpi(_) => self.share(board, &infos)?,
         };
-        let topology = if self.connectivity.all_reduce == Algorithm::Tree { topology } else { topology.meshed() };
+        let topology = topology.connected_for(self.connectivity.all_reduce);
         let mut way = topology.describe("TCP");
         let mut refused = None;
         let network = self.connectivity.network.as_ref().filter(|_| choice != TransportChoice::Shared);
@@ -347,7 +347,8 @@ impl Seat<'_> {
     ) -> Result<Vec<(usize, Link)>, JoinError> {
         let addresses = board.exchange("address", &address.to_string())?;
         let mut links = vec![];
-        for &other in lower {
+        // The nearest first, so that not all ranks knock at the same door.
+        for &other in lower.iter().rev() {
             let text = addresses.get(other).ok_or_else(|| board.nonsense("a missing address"))?;
             let mut address: SocketAddr = text.parse().map_err(|_| board.nonsense("a malformed address"))?;
             if address.ip().is_unspecified() {

@@ -21,8 +21,9 @@ impl HierarchicalTransport {
     /// While values of one step are on their way, those of the next one leave.
     pub(super) fn all_reduce_in_rounds<T: Element>(&mut self, running: &RunningOperation) -> Result<(), Stop> {
         let (operation, rank) = (running.operation, self.members.rank);
-        if !self.topology.connects_all() {
-            let message = format!("its group's ranks are connected for tree alone, not for {}", operation.algorithm);
+        if !self.topology.connects_for(operation.algorithm) {
+            let (formed, asked) = (self.topology.algorithm(), operation.algorithm);
+            let message = format!("its group's ranks are connected for {formed} alone, not for {asked}");
             return Err(self.members.blame(rank, CauseKind::Error, operation, message));
         }
         let chunk_len = self.segments.chunk / operation.dtype.size();
@@ -136,6 +137,6 @@ impl HierarchicalTransport {
     /// The place in `peers` of a rank of another node.
     fn peer(&self, rank: usize) -> usize {
         let found = self.peers.all.binary_search_by_key(&rank, |peer| peer.rank);
-        found.expect("a rank is connected with all ranks of other nodes")
+        found.expect("a rank is connected with its partners on other nodes")
     }
 }
