@@ -36,6 +36,7 @@
 mod algorithm;
 mod arrivals;
 mod awake;
+mod binomial;
 mod cause;
 mod clock;
 mod collectives;

@@ -154,6 +154,11 @@ impl Operation {
         matches!(self.kind, Kind::Gather | Kind::Scatter | Kind::AllToAll)
     }
 
+    /// Whether one rank's data go to all others.
+    pub(crate) fn has_one_sender(&self) -> bool {
+        matches!(self.kind, Kind::Broadcast | Kind::Scatter | Kind::Transfer)
+    }
+
     /// The bytes that belong to `sender`, of the output or, in an exchange, of what all ranks send.
     pub(crate) fn part_from(&self, sender: usize, ranks: usize) -> Range<usize> {
         let size = self.dtype.size();

@@ -1,8 +1,13 @@
 //! All-gather and broadcast: every rank's part goes once to each other node, divided among the channels.
+//!
+//! In an all-gather a node sends its part to every other. Where one rank's data go to all, each channel passes them on along a
+//! binomial tree of nodes, chunk by chunk, so the sender's node sends them no more often than the logarithm of the nodes.
 
 use std::ops::Range;
 
-use super::{HierarchicalTransport, WINDOWS, copy};
+use super::{GRACE, HierarchicalTransport, WINDOWS, copy};
+use crate::binomial::{depth, parent};
+use crate::cause::CauseKind;
 use crate::operation::{Kind, Operation};
 use crate::pieces::{intersection, piece};
 use crate::transport::queue::Bytes;
@@ -33,11 +38,14 @@ impl HierarchicalTransport {
                 self.expect_parts(running, step, &range(step));
             }
             if let Some(step) = step.checked_sub(1).filter(|&step| step < chunks) {
-                self.wait(running, |own| own.peers.missing_in(step % WINDOWS))?;
+                let missing = self.wait(running, |own| own.peers.missing_in(step % WINDOWS));
+                missing.map_err(|stop| self.word_of_those_above(running, stop, 1))?;
+                self.forward(running, step, &range(step))?;
                 self.pass_on(operation, step, &range(step));
             }
             if let Some(step) = step.checked_sub(2) {
-                self.collect_parts(running, step, &range(step))?;
+                let collected = self.collect_parts(running, step, &range(step));
+                collected.map_err(|stop| self.word_of_those_above(running, stop, 0))?;
             }
         }
         self.chunk += chunks as u64;
@@ -74,10 +82,30 @@ impl HierarchicalTransport {
         }
         self.wait(running, |own| own.peers.unsent_in(step % WINDOWS))?;
         let node = self.topology.node_of(self.members.rank);
+        self.send_runs(operation, step, range, |origin| origin == node);
+        self.progress(running)
+    }
+
+    /// Sends what has come from other nodes to those below this one in the tree. Room in the queues was waited for before
+    /// this was expected.
+    fn forward(&mut self, running: &RunningOperation, step: usize, range: &Range<usize>) -> Result<(), Stop> {
+        if !running.operation.has_one_sender() {
+            return Ok(());
+        }
+        let node = self.topology.node_of(self.members.rank);
+        self.send_runs(running.operation, step, range, |origin| origin != node);
+        self.progress(running)
+    }
+
+    /// Sends this rank's channels of what some runs send, chosen by their nodes.
+    fn send_runs(&mut self, operation: &Operation, step: usize, range: &Range<usize>, is_sent: impl Fn(usize) -> bool) {
+        let node = self.topology.node_of(self.members.rank);
         for at in 0..self.peers.all.len() {
             let channels = self.channels_with(self.peers.all[at].rank, range);
+            let to = self.topology.node_of(self.peers.all[at].rank);
             for run in 0..self.topology.runs().len() {
-                if self.topology.runs()[run].node == node {
+                let origin = self.topology.runs()[run].node;
+                if is_sent(origin) && self.source(operation, origin, to) == Some(node) {
                     let part = intersection(&self.sent_by_run(operation, run), &channels);
                     // SAFETY: the caller's output, where this part remains unchanged until the operation is done.
                     unsafe { self.peers.all[at].sending.begin(Bytes::of(operation.output, part)) };
@@ -86,16 +114,37 @@ impl HierarchicalTransport {
             let peer = &mut self.peers.all[at];
             peer.sent_at[step % WINDOWS] = peer.sending.begun();
         }
-        self.progress(running)
+    }
+
+    /// The node from which another one gets what ranks of `origin` send.
+    fn source(&self, operation: &Operation, origin: usize, to: usize) -> Option<usize> {
+        match operation.has_one_sender() {
+            true => parent(to, origin, self.topology.nodes().len()),
+            false => (to != origin).then_some(origin),
+        }
+    }
+
+    /// Leaves the word to ranks nearer to the sender if one of them speaks soon: the rank that this one waits for, so many nodes
+    /// above, may wait itself, and so is not the one to blame.
+    fn word_of_those_above(&self, running: &RunningOperation, stop: Stop, above: u32) -> Stop {
+        let operation = running.operation;
+        let is_late = matches!(&stop, Stop::Raise(cause) if cause.kind == CauseKind::Timeout);
+        if !is_late || !operation.has_one_sender() {
+            return stop;
+        }
+        let [node, root] = [self.members.rank, operation.root].map(|rank| self.topology.node_of(rank));
+        let waiting = depth(node, root, self.topology.nodes().len()).saturating_sub(above);
+        if running.failure.fails_within(GRACE * waiting) { Stop::Failed } else { stop }
     }
 
     /// Expects the other nodes' parts in this rank's channels.
     fn expect_parts(&mut self, running: &RunningOperation, step: usize, range: &Range<usize>) {
+        let node = self.topology.node_of(self.members.rank);
         for at in 0..self.peers.all.len() {
             let channels = self.channels_with(self.peers.all[at].rank, range);
-            let node = self.topology.node_of(self.peers.all[at].rank);
+            let from = self.topology.node_of(self.peers.all[at].rank);
             for run in 0..self.topology.runs().len() {
-                if self.topology.runs()[run].node == node {
+                if self.source(running.operation, self.topology.runs()[run].node, node) == Some(from) {
                     let part = intersection(&self.sent_by_run(running.operation, run), &channels);
                     let part = self.received(running.operation.output, part);
                     // SAFETY: the caller's output, where no other code uses this part until it has come. Any bytes are a
