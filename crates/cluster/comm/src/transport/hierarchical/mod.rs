@@ -35,6 +35,8 @@ use crate::traffic::Traffic;
 use peers::Peers;
 pub(crate) use peers::{Links, Peer, SegmentSizes};
 
+#[cfg(test)]
+mod broadcast_tests;
 mod exchange;
 mod gather;
 mod peers;
