@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::algorithm::Algorithm;
+use crate::compression::{Compressed, Compression};
 use crate::element::{DType, Element, Reduction};
 use crate::group_path::GroupPath;
 use crate::pieces::piece;
@@ -62,6 +63,8 @@ pub(crate) struct Operation {
     pub reduction: Reduction,
     /// That of an all-reduce.
     pub algorithm: Algorithm,
+    /// How values of an all-reduce cross between nodes; `None` for as they are.
+    pub compressed: Option<Compressed>,
     /// The rank that sends in a broadcast, scatter or transfer, or that gets the result of a reduce or gather.
     pub root: usize,
     /// The shards that a reduction sums over; a single shard in any other operation.
@@ -98,6 +101,7 @@ impl Operation {
             dtype: T::DTYPE,
             reduction: Reduction::Sum,
             algorithm: Algorithm::Tree,
+            compressed: None,
             root: 0,
             shards: ShardMap::one_each(1),
             count,
@@ -120,6 +124,7 @@ impl Operation {
     /// The header, on which all ranks must agree.
     pub(crate) fn header(&self, identity: Identity) -> Header {
         let code = u64::from(PROTOCOL) << 32
+            | self.compressed.map_or(0, |by| code_of(&Compression::ALL, by.to)) << 28
             | code_of(&Algorithm::ALL, self.algorithm) << 24
             | (self.kind as u64) << 16
             | code_of(&DTYPES, self.dtype) << 8
@@ -254,11 +259,15 @@ impl Header {
         let dtype = name_of(&DTYPES, code >> 8, DType::name);
         let reduction = name_of(&REDUCTIONS, code, Reduction::name);
         let operation = match code >> 16 & 0xff {
-            1 if code_of(&Algorithm::ALL, Algorithm::Tree) == code >> 24 & 0xff => {
-                format!("all_reduce({reduction}) of {count} {dtype}")
-            }
+            1 if code_of(&Algorithm::ALL, Algorithm::Tree) == code >> 24 & 0xf => match code >> 28 & 0xf {
+                0 => format!("all_reduce({reduction}) of {count} {dtype}"),
+                to => {
+                    let compression = name_of(&Compression::ALL, to, Compression::name);
+                    format!("all_reduce({reduction}) of {count} {dtype} in {compression}")
+                }
+            },
             1 => {
-                let algorithm = name_of(&Algorithm::ALL, code >> 24, Algorithm::name);
+                let algorithm = name_of(&Algorithm::ALL, code >> 24 & 0xf, Algorithm::name);
                 format!("all_reduce({reduction}) of {count} {dtype} by {algorithm}")
             }
             2 => format!("broadcast of {count} {dtype} from rank {root}"),
@@ -326,6 +335,9 @@ mod tests {
         assert_eq!(other.describe_against(&header), "broadcast of 1000 i64 from rank 3 #17 (attempt 0, membership 2)");
         let other = Operation { algorithm: Algorithm::Ring, ..operation }.header(identity);
         assert_eq!(other.describe_against(&header), "all_reduce(sum) of 1000 f32 by ring #17");
+        let by = Compressed { to: Compression::F16, residual: nothing };
+        let other = Operation { compressed: Some(by), ..operation }.header(identity);
+        assert_eq!(other.describe_against(&header), "all_reduce(sum) of 1000 f32 in f16 #17");
         let other = Operation { shards: ShardMap::new(4, 3).unwrap(), ..operation }.header(identity);
         assert_eq!(other.describe_against(&header), "all_reduce(sum) of 1000 f32 #17 (over 4 shards)");
         let group = GroupPath::default().child(1).and_then(|path| path.child(0)).unwrap();

@@ -13,7 +13,7 @@ use crate::element::{Element, Reduction};
 use crate::shards::{Walk, split};
 
 /// Elements combined at a time: few enough for the first-level cache at every level of the tree.
-const BLOCK: usize = 512;
+pub(crate) const BLOCK: usize = 512;
 
 /// Combines `leaf(0)`, …, `leaf(n - 1)` in the fixed tree; `None` if `n` is 0.
 ///

@@ -7,7 +7,7 @@ mod common;
 use std::sync::{Arc, Barrier};
 
 use common::{groups, groups_by, run_ranks};
-use enmasse_comm::{Algorithm, Group};
+use enmasse_comm::{Algorithm, Compression, Group};
 use test_support::heap::allocations;
 
 /// A step as in training: buckets in flight, small sums in between.
@@ -76,6 +76,27 @@ fn steps_allocate_nothing() {
             let before = allocations();
             aligned.wait();
             sums(&group, &mut data);
+            aligned.wait();
+            let counted = allocations() - before;
+            aligned.wait();
+            counted
+        });
+        assert_eq!(counts, [0; 3], "{transport}");
+    }
+    for transport in ["shared", "tcp", "cyclic"] {
+        let aligned = Arc::new(Barrier::new(3));
+        let counts = run_ranks(groups(3, transport), move |group| {
+            let (mut data, mut residual) = (vec![1f32; 500_000], vec![0f32; 500_000]);
+            let mut sums = || {
+                for to in Compression::ALL {
+                    group.all_reduce_compressed(&mut data, to, &mut residual).unwrap();
+                }
+            };
+            sums();
+            aligned.wait();
+            let before = allocations();
+            aligned.wait();
+            sums();
             aligned.wait();
             let counted = allocations() - before;
             aligned.wait();

@@ -14,7 +14,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cases::Shards;
-use enmasse_comm::{Algorithm, CauseKind, Group, GroupOptions, MpiFamily, Reduction, Rendezvous, TransportChoice};
+use enmasse_comm::{
+    Algorithm, CauseKind, Compression, Group, GroupOptions, MpiFamily, Reduction, Rendezvous, TransportChoice,
+};
 use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
 use test_support::Need;
 
@@ -298,6 +300,9 @@ fn rank(part: &str) -> ExitCode {
             [0, 1, 999].into_iter().for_each(|len| cases::algorithms::same_bits(&group, algorithm, &nodes, 3, len));
             // Several chunks of a round, where a rank is a node.
             cases::algorithms::same_bits_of_f32(&group, algorithm, &nodes, 3_500_001);
+        }
+        for to in Compression::ALL {
+            [0, 1, 999, 300_001].into_iter().for_each(|len| cases::compressed::same_bits(&group, to, &nodes, 3, len));
         }
         say("done");
         return ExitCode::SUCCESS;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use enmasse_comm::{Bf16, Element, Fold, Group, Reduction, ShardMap, tree_fold};
 
 pub mod algorithms;
+pub mod compressed;
 pub mod exchanges;
 
 /// Values of all magnitudes, so that another order of addition would give other bits.

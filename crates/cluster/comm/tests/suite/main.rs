@@ -4,6 +4,7 @@ mod algorithms;
 #[path = "../cases/mod.rs"]
 mod cases;
 mod common;
+mod compressed;
 mod exchanges;
 mod rendezvous;
 mod shards;

@@ -37,6 +37,7 @@ pub(crate) use peers::{Links, Peer, SegmentSizes};
 
 #[cfg(test)]
 mod broadcast_tests;
+mod compressed;
 mod exchange;
 mod gather;
 mod peers;
@@ -377,9 +378,10 @@ impl HierarchicalTransport {
                 with_element!(running.operation.dtype, T => self.all_reduce_in_rounds::<T>(running))?
             }
             // A sum for one rank travels as one for all does.
-            Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter => {
-                with_element!(running.operation.dtype, T => self.reduce::<T>(running))?
-            }
+            Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter => match running.operation.compressed {
+                Some(by) => self.all_reduce_compressed(running, by)?,
+                None => with_element!(running.operation.dtype, T => self.reduce::<T>(running))?,
+            },
             Kind::AllGather
             | Kind::AllGatherPieces
             | Kind::Gather

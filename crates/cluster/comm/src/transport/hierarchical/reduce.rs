@@ -17,20 +17,20 @@ use crate::tree::tree_reduce;
 
 /// How the data of a reduction are divided into chunks, and a chunk among owners.
 #[derive(Clone, Copy)]
-struct Partition {
-    way: Way,
-    count: usize,
+pub(super) struct Partition {
+    pub way: Way,
+    pub count: usize,
     /// Bytes of an element.
-    size: usize,
+    pub size: usize,
     /// Elements of each partial sum in a chunk; in pieces, of each owner's.
-    chunk_len: usize,
-    chunks: usize,
+    pub chunk_len: usize,
+    pub chunks: usize,
     /// Elements from one partial sum in a slot to the next.
-    width: usize,
+    pub width: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+pub(super) enum Way {
     /// A chunk is a part of the data, of which every rank owns a slice.
     Slices,
     /// All data in one chunk, owned by the first rank of every node, so that no sum travels.
@@ -41,21 +41,21 @@ enum Way {
 
 /// One chunk of an operation.
 #[derive(Clone, Copy)]
-struct Chunk<'a> {
-    running: &'a RunningOperation<'a>,
-    partition: &'a Partition,
+pub(super) struct Chunk<'a> {
+    pub running: &'a RunningOperation<'a>,
+    pub partition: &'a Partition,
     /// From 0.
-    step: usize,
+    pub step: usize,
 }
 
 impl Chunk<'_> {
     /// The chunk before this one by so many, if the operation has it.
-    fn earlier(&self, by: usize) -> Option<Self> {
+    pub(super) fn earlier(&self, by: usize) -> Option<Self> {
         let step = self.step.checked_sub(by).filter(|&step| step < self.partition.chunks)?;
         Some(Chunk { step, ..*self })
     }
 
-    fn window(&self) -> usize {
+    pub(super) fn window(&self) -> usize {
         self.step % WINDOWS
     }
 
@@ -64,7 +64,7 @@ impl Chunk<'_> {
     }
 
     /// The caller's data, where the result goes too.
-    fn data<T>(&self) -> *mut T {
+    pub(super) fn data<T>(&self) -> *mut T {
         self.running.operation.output.cast()
     }
 }
@@ -100,7 +100,7 @@ impl HierarchicalTransport {
     }
 
     /// The number of a chunk among those of all operations.
-    fn number(&self, chunk: &Chunk) -> u64 {
+    pub(super) fn number(&self, chunk: &Chunk) -> u64 {
         self.chunk + chunk.step as u64
     }
 
@@ -129,7 +129,7 @@ impl HierarchicalTransport {
     }
 
     /// The part of a chunk that a rank owns.
-    fn owned(&self, chunk: &Chunk, owner: usize) -> Range<usize> {
+    pub(super) fn owned(&self, chunk: &Chunk, owner: usize) -> Range<usize> {
         let (node, place) = (self.topology.node_of(owner), self.topology.place_of(owner));
         match chunk.partition.way {
             Way::Slices => {
@@ -161,7 +161,7 @@ impl HierarchicalTransport {
     }
 
     /// The part of what `owner` owns that `other`, on another node, adds up for its node.
-    fn share(&self, chunk: &Chunk, owner: usize, other: usize) -> Range<usize> {
+    pub(super) fn share(&self, chunk: &Chunk, owner: usize, other: usize) -> Range<usize> {
         let owned = self.owned(chunk, owner);
         match chunk.partition.way {
             Way::Direct => owned.start..if self.topology.place_of(other) == 0 { owned.end } else { owned.start },
@@ -170,7 +170,7 @@ impl HierarchicalTransport {
     }
 
     /// The part whose sum travels from `owner` to `other`, on another node.
-    fn returned(&self, chunk: &Chunk, owner: usize, other: usize) -> Range<usize> {
+    pub(super) fn returned(&self, chunk: &Chunk, owner: usize, other: usize) -> Range<usize> {
         match chunk.partition.way {
             Way::Slices => self.share(chunk, owner, other),
             Way::Direct | Way::Pieces => 0..0,
@@ -277,7 +277,7 @@ impl HierarchicalTransport {
     }
 
     /// Values of a partial sum of a rank of this node: its own data, or what another has staged.
-    fn of_local_peer<'a, T: Element>(
+    pub(super) fn of_local_peer<'a, T: Element>(
         &self,
         chunk: &Chunk,
         owner: usize,
@@ -423,7 +423,7 @@ impl HierarchicalTransport {
     }
 
     /// Copies the sums from the slots of the other ranks of the node.
-    fn collect_sums<T: Element>(&mut self, chunk: &Chunk) -> Result<(), Stop> {
+    pub(super) fn collect_sums<T: Element>(&mut self, chunk: &Chunk) -> Result<(), Stop> {
         if self.is_alone() || chunk.partition.way == Way::Pieces {
             return Ok(());
         }
