@@ -218,18 +218,52 @@ pub(crate) unsafe fn dropout<E: Element>(
     y: Region<E>,
 ) {
     let elements = x.len() / samples.len().max(1);
+    let whole = RowPart { first: 0, count: elements, whole: elements };
+    // SAFETY: the caller's promise.
+    unsafe { dropout_part(context, dropout, epoch, samples, whole, x, y) }
+}
+
+/// The elements of each row of a sample that a rank has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RowPart {
+    /// The first one.
+    pub first: usize,
+    /// How many.
+    pub count: usize,
+    /// How many all ranks have together.
+    pub whole: usize,
+}
+
+/// As [`dropout`], of a part of each row: its elements have the random words that they have in the whole.
+///
+/// # Safety
+/// As for [`dropout`]. Samples are rows of this part.
+pub(crate) unsafe fn dropout_part<E: Element>(
+    context: &mut Context,
+    dropout: Dropout,
+    epoch: u64,
+    samples: Region<i64>,
+    part: RowPart,
+    x: Region<E>,
+    y: Region<E>,
+) {
+    let elements = x.len() / samples.len().max(1);
     let factor = dropout.factor();
     context.pool.run(samples.len(), |sample, _| {
         // SAFETY: the caller's promise; each task has its own sample.
         let index = unsafe { *samples.at(sample, 1) };
-        for block in 0..elements.div_ceil(4) {
-            let words = dropout.words(epoch, index, block as u32);
-            for (element, word) in (4 * block..elements).zip(words) {
-                let at = sample * elements + element;
-                // SAFETY: as above; the value is read before it is written.
-                unsafe {
-                    let value = (*x.at(at, 1)).get();
-                    *y.at(at, 1) = if dropout.keeps(word) { E::of(value * factor) } else { E::ZERO };
+        for row in 0..elements / part.count.max(1) {
+            let start = row * part.whole + part.first;
+            let own = start..start + part.count;
+            for block in own.start / 4..own.end.div_ceil(4) {
+                let words = dropout.words(epoch, index, block as u32);
+                for (element, word) in (4 * block..own.end).zip(words).filter(|(element, _)| own.contains(element)) {
+                    let at = sample * elements + row * part.count + (element - start);
+                    // SAFETY: as above; the value is read before it is written.
+                    unsafe {
+                        let value = (*x.at(at, 1)).get();
+                        *y.at(at, 1) = if dropout.keeps(word) { E::of(value * factor) } else { E::ZERO };
+                    }
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Prepared instructions: operands are addresses and the work is divided into tasks, so all that remains is to run.
 
 use enmasse_comm::Handle;
-use enmasse_device::{DeviceError, StageGroups, StepBatch, StepInputs};
+use enmasse_device::{DeviceError, ProgramGroups, StepBatch, StepInputs};
 use enmasse_tensor::AlignedBuffer;
 
 use crate::region::Region;
@@ -32,7 +32,7 @@ pub(crate) struct SentCopy {
 /// The resources that instructions run with.
 pub(crate) struct Machine {
     pub context: Context,
-    pub groups: StageGroups,
+    pub groups: ProgramGroups,
     /// The sums in progress, by bucket.
     pub handles: Vec<Option<Handle>>,
     /// Copies of what a stage sends: of each sending instruction for each micro-batch in flight.

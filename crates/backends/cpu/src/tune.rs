@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
-use enmasse_device::{DeviceError, HostBatch, ShardSchedule, StageGroups, StepInputs};
+use enmasse_device::{DeviceError, HostBatch, ProgramGroups, ShardSchedule, StepInputs};
 use enmasse_graph::{Arena, Choices, Node, Plan, Plans, Slot, ValueId};
 use enmasse_tensor::{AlignedBuffer, Bf16, RandomStream};
 
@@ -55,7 +55,7 @@ pub(crate) fn tune(
     let results = AlignedBuffer::zeroed(bytes[1]).map_err(refused)?;
     make_up(operands.as_f32_mut());
     let context = Context::new(threads, options.isa, workspace).map_err(refused)?;
-    let mut machine = Machine { context, groups: StageGroups::default(), handles: Vec::new(), sent: Vec::new() };
+    let mut machine = Machine { context, groups: ProgramGroups::default(), handles: Vec::new(), sent: Vec::new() };
     let _pinned = machine.context.pool.pin_caller();
     for candidate in candidates {
         let prepare = |(algorithm, plan): &(Algorithm, Plan)| {

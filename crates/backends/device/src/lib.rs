@@ -22,6 +22,7 @@
 
 mod batch;
 mod error;
+mod groups;
 mod hosting;
 mod ledger;
 mod metrics;
@@ -31,10 +32,12 @@ mod roofline;
 mod schedule;
 mod seen;
 mod stages;
+mod tensor_parallel;
 mod tensors;
 
 pub use batch::{HostBatch, StepBatch, check_batch};
 pub use error::DeviceError;
+pub use groups::ProgramGroups;
 pub use hosting::Hosting;
 pub use ledger::{Ledger, Ticket};
 pub use metrics::{LossScale, StepMetrics, first_non_finite, step_metrics};
@@ -43,5 +46,6 @@ pub use request::{DeviceRequest, Summation};
 pub use roofline::{Bound, LeastTime, Roofline};
 pub use schedule::ShardSchedule;
 pub use seen::Seen;
-pub use stages::{RankStage, StageGroups, StageLinks};
+pub use stages::{RankStage, StageLinks};
+pub use tensor_parallel::TensorRank;
 pub use tensors::{ProgramTensor, check_same_state, find_state, find_tensor, from_torch, to_torch};

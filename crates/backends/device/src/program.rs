@@ -313,12 +313,19 @@ pub trait Program: Send {
         Ok(())
     }
 
-    /// Whether this program holds a state tensor of its plans: one of a model in stages holds a part of them.
+    /// Whether this program holds a state tensor of its plans: one of a model in stages holds a part of them, and one of a model whose
+    /// layers are cut over ranks holds no cut tensor as a whole.
     fn holds(&self, _tensor: &StateTensor) -> bool {
         true
     }
 
-    /// Whether logits, losses and hits are computed here: of a model in stages, by the last one. They are zero on the others.
+    /// The program whose state is what this rank alone holds, if that has the names of tensors of which other ranks hold other parts.
+    fn parts(&mut self) -> Option<&mut dyn Program> {
+        None
+    }
+
+    /// Whether logits, losses and hits count here: of a model in stages on the last one, and of layers cut over ranks on the first of the
+    /// ranks that compute the same samples.
     fn gives_outputs(&self) -> bool {
         true
     }

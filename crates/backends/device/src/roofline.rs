@@ -76,6 +76,8 @@ impl Roofline {
                     | Op::SendTo(_)
                     | Op::ReceiveFrom(_)
                     | Op::SumStages(_)
+                    | Op::SumOverRanks(_)
+                    | Op::SumRequests(_)
             );
             let work = if is_sum { Cost::default() } else { plan.cost(node) };
             (work != Cost::default()).then(|| time(index, node, work)).transpose()

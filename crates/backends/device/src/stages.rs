@@ -3,10 +3,7 @@
 //! The replicas of a stage are adjacent ranks, so that the sums of gradients stay on a node where they can, and activations travel
 //! between nodes.
 
-use std::sync::Arc;
-
-use enmasse_comm::{Cause, Group, Pair};
-use enmasse_graph::Plans;
+use enmasse_comm::{Group, Pair};
 
 use crate::DeviceError;
 
@@ -60,7 +57,7 @@ impl RankStage {
 }
 
 /// This rank's part of a group that is divided by colour.
-fn part(group: &Group, colour: usize) -> Result<Group, DeviceError> {
+pub(crate) fn part(group: &Group, colour: usize) -> Result<Group, DeviceError> {
     let part = group.split(Some(colour as u32), group.rank() as i64)?;
     part.ok_or_else(|| DeviceError::Unsupported("a rank has no part of a divided group".into()))
 }
@@ -82,7 +79,7 @@ pub struct StageLinks {
 
 impl StageLinks {
     /// Connects the stages that follow each other. All ranks of `all` call it.
-    fn new(all: Group) -> Result<Self, DeviceError> {
+    pub(crate) fn new(all: Group) -> Result<Self, DeviceError> {
         let (mut before, mut after) = (None, None);
         for stage in 1..all.world_size() {
             let pairs = [all.pair(stage - 1, stage)?, all.pair(stage - 1, stage)?];
@@ -126,51 +123,6 @@ impl StageLinks {
 
 fn none_beside(stage: usize) -> DeviceError {
     DeviceError::Unsupported(format!("stage {stage} is not beside this one"))
-}
-
-/// The groups of a program: the ranks that compute the same as it, each for shards of its own, and the other stages.
-#[derive(Debug, Default)]
-pub struct StageGroups {
-    /// Those with the same instructions, over which gradients are summed.
-    pub replicas: Option<Group>,
-    /// Of a model in stages.
-    pub links: Option<StageLinks>,
-}
-
-impl StageGroups {
-    /// The groups of a program of these plans, whose ranks are `group`. All of its ranks call it.
-    ///
-    /// # Errors
-    /// The group fails, or the plans are those of another rank's stage.
-    pub fn new(plans: &Plans, group: Option<Group>) -> Result<Self, DeviceError> {
-        let Some(stage) = &plans.evaluate.stage else { return Ok(StageGroups { replicas: group, links: None }) };
-        let group = group.unwrap_or_else(Group::single);
-        let place = RankStage::new(group.rank(), group.world_size(), stage.count)?;
-        if place.stage != stage.index {
-            let reason =
-                format!("rank {} is stage {}, and has the plans of stage {}", group.rank(), place.stage, stage.index);
-            return Err(DeviceError::Unsupported(reason));
-        }
-        let (replicas, all) = (place.replicas_of(&group)?, place.stages_of(&group)?);
-        Ok(StageGroups { replicas: Some(replicas), links: Some(StageLinks::new(all)?) })
-    }
-
-    /// Whether all ranks of the job are there.
-    ///
-    /// # Errors
-    /// The cause, once a rank has failed.
-    pub fn check(&self) -> Result<(), Arc<Cause>> {
-        self.replicas.iter().try_for_each(Group::check)
-    }
-
-    /// The connections to the other stages, which an instruction of a stage needs.
-    ///
-    /// # Errors
-    /// The plan is that of a whole model.
-    pub fn links(&self) -> Result<&StageLinks, DeviceError> {
-        let none = || DeviceError::Unsupported("this plan is a whole model, and has no stage beside it".into());
-        self.links.as_ref().ok_or_else(none)
-    }
 }
 
 #[cfg(test)]

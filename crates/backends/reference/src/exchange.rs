@@ -1,12 +1,12 @@
 //! Exchanges values between all shards of all ranks, by plain all-gathers. Loops in one process then combine them.
 
-use enmasse_device::{DeviceError, Hosting, StageGroups};
+use enmasse_device::{DeviceError, Hosting, ProgramGroups};
 
 /// Turns the values of the local shards into those of all shards.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub hosting: Hosting,
-    pub groups: StageGroups,
+    pub groups: ProgramGroups,
 }
 
 impl Exchange {

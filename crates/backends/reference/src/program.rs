@@ -2,7 +2,7 @@
 
 use enmasse_comm::Group;
 use enmasse_device::{
-    DeviceError, Hosting, Ledger, Program, ProgramTensor, StageGroups, StepInputs, StepMetrics, Ticket,
+    DeviceError, Hosting, Ledger, Program, ProgramGroups, ProgramTensor, StepInputs, StepMetrics, Ticket,
     check_same_state, find_state, find_tensor, from_torch, to_torch,
 };
 use enmasse_graph::{Layout, Mode, Phase, Plan, Plans};
@@ -58,7 +58,7 @@ impl ReferenceProgram {
     }
 
     fn with(plans: Plans, group: Option<Group>, rounds: bool) -> Result<Self, DeviceError> {
-        let groups = StageGroups::new(&plans, group)?;
+        let groups = ProgramGroups::new(&plans, group)?;
         let hosting = Hosting::new(&plans, groups.replicas.as_ref())?;
         let shards = vec![Shard::new(&plans, rounds); hosting.count()];
         let exchange = Exchange { hosting, groups };

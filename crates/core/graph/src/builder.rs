@@ -145,6 +145,7 @@ impl Builder {
             teacher: None,
             kept: Vec::new(),
             stages: None,
+            tensor_parallel: None,
             logits: logits.id,
         })
     }

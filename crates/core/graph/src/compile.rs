@@ -4,9 +4,9 @@ use crate::autodiff::backward;
 use crate::builder::Forward;
 use crate::loss::{AddedLoss, add_loss};
 use crate::metric::add_metrics;
-use crate::ops::{CheckFinite, ShareMetrics, SumStages};
+use crate::ops::{CheckFinite, ShareMetrics, SumRequests, SumStages};
 use crate::passes::{
-    Kept, LayerStages, LossScale, OfGradients, Strategy, WeightedLoss, add_averages, collect, cut_stages,
+    Kept, LayerStages, LossScale, OfGradients, Strategy, WeightedLoss, add_averages, collect, cut_layers, cut_stages,
     data_parallel, freeze, freeze_statistics, gather, mark_boundaries, narrow_features, optimize, pad_images,
     partition, read_averages, recompute, replicate, store_gates, sync_batch_norm,
 };
@@ -151,6 +151,8 @@ impl Target<'_> {
             check_statistics(&forward.graph, options)?;
         }
         forward.stages = options.stage.as_ref().map(|cut| LayerStages::new(&forward.graph, cut)).transpose()?;
+        forward.tensor_parallel =
+            options.tensor_parallel.map(|ranks| cut_layers(&mut forward.graph, ranks)).transpose()?;
         // Marks are of no use elsewhere, and would keep what could be fused.
         if mode == Mode::Evaluate || options.recompute == Recompute::Nothing {
             forward.graph.values.iter_mut().for_each(|value| value.checkpoint = false);
@@ -263,6 +265,9 @@ pub(crate) fn train_plan(
     };
     if options.stage.is_some() {
         graph.nodes.push(Node::new(SumStages, [metrics], [], Phase::Reduce, "step"));
+    }
+    if options.tensor_parallel.is_some() {
+        graph.nodes.push(Node::new(SumRequests, [metrics], [], Phase::Reduce, "step"));
     }
     let partition = ranks_of_parts.map(|ranks| partition(graph, &arena, &buckets, ranks));
     graph.nodes.push(Node::new(CheckFinite, [metrics], [], Phase::Check, "step"));

@@ -71,8 +71,9 @@ pub use ops::{Activation, BatchNorm, Conv, Linear, Op, Scaling, Update, UpdateOp
 pub use optimizers::{Optimizer, OptimizerKind};
 pub use options::{CompileOptions, TargetKind};
 pub use passes::{
-    AVERAGE_PREFIX, Averaging, BucketSizes, Freeze, LOSS_SCALE_PREFIX, Partition, Precision, Strategy, UpdatedPart,
-    chain, classifier_of, fuse, fuse_activations, fuse_convolutions, fuse_loads, fuse_statistics,
+    AVERAGE_PREFIX, Averaging, BucketSizes, Freeze, LOSS_SCALE_PREFIX, LayerCut, ParameterCut, Partition, Precision,
+    Strategy, TensorParallel, UpdatedPart, chain, classifier_of, fuse, fuse_activations, fuse_convolutions, fuse_loads,
+    fuse_statistics,
 };
 pub use plan::{Plan, Plans, StateTensor};
 pub use quantization::quantized_values;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::metric;
 use crate::optimizers::Sgd;
-use crate::passes::{Averaging, BucketSizes, Freeze, Precision, Strategy};
+use crate::passes::{Averaging, BucketSizes, Freeze, Precision, Strategy, check_tensor_parallel};
 use crate::{GraphError, LayerRates, Loss, Metric, Optimizer, ParameterGroups, Recompute, StageCut, Teacher};
 
 /// The name of the algorithm that adds up gradients in the fixed tree over shards, of which the plan's text says nothing.
@@ -97,6 +97,8 @@ pub struct CompileOptions {
     pub all_reduce: &'static str,
     /// Compiles one stage of the model, which several ranks compute one after another, instead of all of it.
     pub stage: Option<StageCut>,
+    /// Cuts pairs of linear layers, and attention, over this many ranks, and compiles the part that each of them has.
+    pub tensor_parallel: Option<usize>,
     /// Bucket sizes of the gradient sums of [`Strategy::Distributed`].
     pub buckets: BucketSizes,
     /// Which blocks of the model backward computes again, so that memory need not keep their activations.
@@ -141,6 +143,7 @@ impl CompileOptions {
             strategy: Strategy::default(),
             all_reduce: TREE,
             stage: None,
+            tensor_parallel: None,
             buckets: BucketSizes::default(),
             recompute: Recompute::default(),
             drop_path: None,
@@ -164,6 +167,9 @@ impl CompileOptions {
         }
         if let Some(cut) = &self.stage {
             cut.check(self)?;
+        }
+        if let Some(ranks) = self.tensor_parallel {
+            check_tensor_parallel(ranks, self)?;
         }
         if self.strategy == Strategy::Replicated && self.sync_batch_norm {
             let reason = "batch norm over all shards needs gradients that all ranks sum: leave out one of them";

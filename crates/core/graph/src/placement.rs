@@ -99,8 +99,19 @@ pub(crate) fn place(
     state: &[StateTensor],
     gradients: &[(ValueId, usize, usize)],
 ) -> Result<Plan, GraphError> {
-    let Forward { mut graph, images, labels, sample_indices, logits, mixture, targets, teacher: _, kept, stages } =
-        forward;
+    let Forward {
+        mut graph,
+        images,
+        labels,
+        sample_indices,
+        logits,
+        mixture,
+        targets,
+        teacher: _,
+        kept,
+        stages,
+        tensor_parallel,
+    } = forward;
     precision(&mut graph, options.precision);
     let is_of_gradients = |node: &&Node| matches!(node.op, Op::GradientNorm(_) | Op::Unscale(_));
     let of_gradients = graph.nodes.iter().filter(is_of_gradients).map(|node| node.outputs[0]);
@@ -159,6 +170,7 @@ pub(crate) fn place(
         classes: options.classes,
         shards: options.shards,
         stage: stages.map(|stages| Stage::of(&stages.cut)),
+        tensor_parallel,
         precision: options.precision,
         filters: FilterOrder::default(),
         unshared_activations: unshared_bytes(&graph),

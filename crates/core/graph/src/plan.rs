@@ -11,7 +11,7 @@ use enmasse_tensor::{DType, Shape};
 use crate::options::TREE;
 use crate::{
     Arena, Bucket, Choices, FilterOrder, Init, Layout, Measured, MixtureInputs, Mode, Node, Op, Partition, Per, Phase,
-    Precision, Recomputed, Role, Slot, Stage, Update, UpdateOperands, Value, ValueId,
+    Precision, Recomputed, Role, Slot, Stage, TensorParallel, Update, UpdateOperands, Value, ValueId,
 };
 
 /// A tensor that outlives the step.
@@ -47,6 +47,8 @@ pub struct Plan {
     pub shards: usize,
     /// The stage that it is of a model that several ranks compute one after another; `None` if it is the whole model.
     pub stage: Option<Stage>,
+    /// The layers of which each rank has a part; `None` if each rank has all of them.
+    pub tensor_parallel: Option<TensorParallel>,
     /// The precision in which activations are stored. The element type of each value reflects it.
     pub precision: Precision,
     /// The order in which the weights of convolutions are stored. Their shapes reflect it.
@@ -248,6 +250,9 @@ impl Plan {
         }
         if let Some(stage) = &self.stage {
             writeln!(f, "{stage}")?;
+        }
+        if let Some(cut) = &self.tensor_parallel {
+            writeln!(f, "{cut}")?;
         }
         for (arena, bytes) in &self.arenas {
             writeln!(f, "arena {arena} {bytes} bytes")?;

@@ -3,8 +3,8 @@
 use enmasse_graph::ops::Dropout;
 use enmasse_tensor::random::key;
 
-use super::{DeviceError, Element, Instruction, OnCpu, Operand, Workspace, kernel};
-use crate::elementwise;
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, Side, Workspace, kernel};
+use crate::elementwise::{self, RowPart};
 use crate::region::Region;
 use crate::sweep::Piece;
 
@@ -19,6 +19,17 @@ impl OnCpu for Dropout {
             let pieces = Piece::cut((0..batch).map(|sample| sample * elements..(sample + 1) * elements));
             return Ok(kernel!(Workspace::default(), (c, step) => {
                 elementwise::drop_path(c, layer, step.epoch, samples.of(step), &pieces, [x, y]);
+            }));
+        }
+        if let Some(whole) = self.cut_channels {
+            let count = o.shape(Side::Input(0))?.last();
+            return Ok(Instruction::new(Workspace::default(), move |machine, step| {
+                let part = RowPart { first: machine.groups.parts()?.rank() * count, count, whole };
+                // SAFETY: as for `kernel`.
+                unsafe {
+                    elementwise::dropout_part(&mut machine.context, layer, step.epoch, samples.of(step), part, x, y);
+                }
+                Ok(())
             }));
         }
         Ok(

@@ -42,6 +42,7 @@ mod stages;
 mod sum_classes;
 mod sync;
 mod targets;
+mod tensor_parallel;
 mod tokens;
 mod top_k_correct;
 mod update;

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use enmasse_comm::{Group, tree_fold};
-use enmasse_device::{DeviceError, Hosting, Memory, ShardSchedule, StageGroups, StepInputs, StepMetrics, step_metrics};
+use enmasse_device::{
+    DeviceError, Hosting, Memory, ProgramGroups, ShardSchedule, StepInputs, StepMetrics, step_metrics,
+};
 use enmasse_graph::{Arena, Mode, Phase, Plan, Plans, StageAction, ValueId};
 use enmasse_tensor::AlignedBuffer;
 
@@ -89,7 +91,7 @@ impl Bound {
         threads: Threads,
         kernels: KernelOptions,
     ) -> Result<Self, DeviceError> {
-        let groups = StageGroups::new(plans, group)?;
+        let groups = ProgramGroups::new(plans, group)?;
         let hosting = Hosting::new(plans, groups.replicas.as_ref())?;
         let schedule = ShardSchedule::new(&hosting, plans.train.as_ref());
         let strides = strides(plans);

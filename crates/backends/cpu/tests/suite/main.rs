@@ -9,4 +9,5 @@ mod programs;
 mod replicated;
 mod stages;
 mod state;
+mod tensor_parallel;
 mod zero;

@@ -18,7 +18,7 @@ fn check_dropout<E: Element>() {
         let (from, indices, to) = (bench.put(&x), bench.put(&samples), bench.room::<E>(x.len()));
         let compute = if per_sample { reference::drop_path } else { reference::dropout };
         let expected = compute(&wide(&x), &wide_samples, probability, seed, "fc.1", epoch);
-        let layer = Dropout { probability, seed, layer: "fc.1".into(), per_sample };
+        let layer = Dropout { probability, seed, layer: "fc.1".into(), per_sample, cut_channels: None };
         for to in [to, from] {
             bench.run(&dropout(E::DTYPE, key(seed, "dropout fc.1"), &layer, from, indices, to));
             assert_rounded(&format!("{elements} elements"), &bench.get::<E>(to), &expected, 1e-7);

@@ -39,6 +39,7 @@ mod stages;
 mod sum_classes;
 mod sync;
 mod targets;
+mod tensor_parallel;
 mod tokens;
 mod top_k_correct;
 mod update;

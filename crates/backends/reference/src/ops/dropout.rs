@@ -1,8 +1,11 @@
 //! Dropout and drop path, whose mask is a function of only (seed, layer, epoch, sample index, element).
 
+use enmasse_device::DeviceError;
 use enmasse_graph::ops::Dropout;
 use enmasse_tensor::RandomStream;
 use enmasse_tensor::random::unit_f32;
+
+use super::{OnReference, StepContext};
 
 /// Element e of the sample with index i is multiplied by `1 / (1 - probability)` if random word e of the stream (seed,
 /// `"dropout LAYER"`, epoch, i) is at least `probability`. Otherwise it becomes 0. The function is its own gradient.
@@ -30,10 +33,31 @@ pub fn drop_path(x: &[f64], sample_indices: &[f64], probability: f32, seed: u64,
         .collect()
 }
 
-each_shard!(Dropout, |Dropout { probability, seed, layer, per_sample }, call, [x, indices]| {
-    let compute = if *per_sample { drop_path } else { dropout };
-    vec![compute(x, indices, *probability, *seed, layer, call.step.epoch)]
-});
+impl OnReference for Dropout {
+    fn run(&self, step: &mut StepContext) -> Result<(), DeviceError> {
+        let part = match self.cut_channels {
+            Some(channels) => Some((channels, step.exchange.groups.parts()?.rank())),
+            None => None,
+        };
+        step.each_shard(|call, [x, indices]| {
+            let Dropout { probability, seed, ref layer, per_sample, .. } = *self;
+            let compute = if per_sample { drop_path } else { dropout };
+            let compute = |x: &[f64]| compute(x, indices, probability, seed, layer, call.step.epoch);
+            Ok(vec![match part {
+                None => compute(x),
+                // As the whole rows of all ranks have it.
+                Some((channels, rank)) => {
+                    let own = call.last(0);
+                    let mut whole = vec![0.0; x.len() / own * channels];
+                    let rows = whole.chunks_mut(channels).zip(x.chunks(own));
+                    rows.for_each(|(row, x)| row[rank * own..(rank + 1) * own].copy_from_slice(x));
+                    let rows = compute(&whole);
+                    rows.chunks(channels).flat_map(|row| &row[rank * own..(rank + 1) * own]).copied().collect()
+                }
+            }])
+        })
+    }
+}
 
 #[cfg(test)]
 mod tests {

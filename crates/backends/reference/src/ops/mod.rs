@@ -57,6 +57,7 @@ mod stages;
 pub mod sum_classes;
 pub mod sync;
 pub mod targets;
+mod tensor_parallel;
 pub mod tokens;
 pub mod top_k_correct;
 pub mod update;

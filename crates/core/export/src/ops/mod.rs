@@ -41,7 +41,7 @@ not_exported! {
     MultiplyReduce FunctionBackward FlattenBackward AttentionBackward SumTokens SelectTokensBackward
     CrossEntropyBackward LogSoftmaxBackward SumClassesBackward SampleSumBackward
     SyncStatistics SyncSum AllReduceStart AllReduceWait ReduceStart ReduceWait Replicate
-    SendTo ReceiveFrom Zeros SumStages
+    SendTo ReceiveFrom Zeros SumStages CopyToRanks SumOverRanks SumRequests
     ReduceScatterStart ReduceScatterWait AllGather
     CheckFinite GradientNorm Scale Unscale UpdateScale Update Average Lookahead
 }

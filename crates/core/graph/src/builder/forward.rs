@@ -10,7 +10,7 @@ use enmasse_tensor::DType;
 
 use super::{BuilderState, Mode, Tensor};
 use crate::ops::{MaskSamples, Targets};
-use crate::passes::LayerStages;
+use crate::passes::{LayerStages, TensorParallel};
 use crate::{FilterOrder, Graph, GraphError, Node, Op, OperationLocation, Phase, Relation, Role, ValueId};
 
 /// A function on the builder that returns a number for each sample.
@@ -81,6 +81,8 @@ pub struct Forward {
     pub kept: Vec<ValueId>,
     /// The stage of each layer, of which one will be left.
     pub(crate) stages: Option<LayerStages>,
+    /// The layers that have been cut over ranks.
+    pub(crate) tensor_parallel: Option<TensorParallel>,
 }
 
 impl Forward {

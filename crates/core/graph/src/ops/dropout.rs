@@ -9,6 +9,9 @@ use crate::{GraphError, Mode, Node, Op, Tensor, ValueId};
 /// (seed, "dropout LAYER", epoch, i) is at least `probability`. Otherwise it becomes 0. With `per_sample` word 0 of block 0
 /// decides about all elements of the sample.
 ///
+/// Of a layer that is cut over ranks `x` has the rank's part of each row. Its elements have the numbers e that they have in the
+/// whole layer, so that the mask does not depend on the cut.
+///
 /// The operation is its own gradient; `y` may lie over `x`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dropout {
@@ -20,6 +23,8 @@ pub struct Dropout {
     pub layer: String,
     /// Whether whole samples are dropped.
     pub per_sample: bool,
+    /// The channels of the whole layer, if each rank has an equal part of them.
+    pub cut_channels: Option<usize>,
 }
 
 impl Operation for Dropout {
@@ -32,7 +37,8 @@ impl Operation for Dropout {
     }
 
     fn attributes(&self) -> String {
-        format!("probability {} seed {} layer {}", self.probability, self.seed, self.layer)
+        let cut = self.cut_channels.map_or(String::new(), |channels| format!(" part of {channels} channels"));
+        format!("probability {} seed {} layer {}{cut}", self.probability, self.seed, self.layer)
     }
 
     fn in_place(&self) -> Option<(usize, usize)> {
@@ -66,7 +72,7 @@ impl Tensor {
 
     fn drop(self, name: &str, probability: f32, per_sample: bool) -> Tensor {
         self.enter(name);
-        let op = Dropout { probability, seed: self.seed(), layer: name.into(), per_sample };
+        let op = Dropout { probability, seed: self.seed(), layer: name.into(), per_sample, cut_channels: None };
         let kind = op.name();
         if !(0.0..1.0).contains(&probability) {
             let reason = format!("has probability {probability}, which must be at least 0 and below 1");

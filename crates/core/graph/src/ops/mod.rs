@@ -58,6 +58,7 @@ mod stages;
 mod sum_classes;
 mod sync;
 mod targets;
+mod tensor_parallel;
 mod tokens;
 mod top_k_correct;
 mod update;
@@ -106,6 +107,7 @@ pub use stages::{ReceiveFrom, SendTo, SumStages, Zeros};
 pub use sum_classes::{SumClasses, SumClassesBackward};
 pub use sync::{SyncStatistics, SyncSum};
 pub use targets::Targets;
+pub use tensor_parallel::{CopyToRanks, SumOverRanks, SumRequests};
 pub use tokens::{AddTokens, PositionEmbedding, PrependTokens, SelectTokens, SelectTokensBackward, SumTokens};
 pub use top_k_correct::TopKCorrect;
 pub use update::{Scaling, Update, UpdateOperands, UpdateRange};
@@ -250,6 +252,7 @@ operations! { $
     SyncStatistics SyncSum
     AllReduceStart AllReduceWait ReduceStart ReduceWait Replicate
     SendTo ReceiveFrom Zeros SumStages
+    CopyToRanks SumOverRanks SumRequests
     ReduceScatterStart ReduceScatterWait AllGather
     CheckFinite
     GradientNorm

@@ -159,7 +159,8 @@ mod tests {
         check(Flatten.into(), &[16, 16, 16, 16], 128);
         check(Flatten.into(), &[16, 32, 16, 32], 192);
         // All values share one place.
-        let dropout = Dropout { probability: 0.5, seed: 0, layer: String::new(), per_sample: false };
+        let dropout =
+            Dropout { probability: 0.5, seed: 0, layer: String::new(), per_sample: false, cut_channels: None };
         check(dropout.into(), &[16, 16, 16, 16], 64);
         check(Flatten.into(), &[1, 1], 128);
     }

@@ -16,6 +16,7 @@ mod recompute;
 mod replicate;
 mod stages;
 mod sync_batch_norm;
+mod tensor_parallel;
 mod zero;
 
 pub use average::{AVERAGE_PREFIX, Averaging};
@@ -38,5 +39,7 @@ pub use replicate::Strategy;
 pub(crate) use replicate::{collect, replicate};
 pub(crate) use stages::{Kept, LayerStages, cut_stages};
 pub use sync_batch_norm::sync_batch_norm;
+pub use tensor_parallel::{LayerCut, ParameterCut, TensorParallel};
+pub(crate) use tensor_parallel::{check_tensor_parallel, cut_layers};
 pub use zero::{Partition, UpdatedPart};
 pub(crate) use zero::{gather, partition};
