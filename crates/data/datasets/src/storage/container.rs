@@ -18,6 +18,8 @@ use enmasse_system::files::{open_regular, reuse};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::file_reader::FileReader;
+
 /// An open regular file, or an object. It stays the same one if another takes its path.
 #[derive(Debug)]
 pub struct Container {
@@ -123,7 +125,7 @@ impl Container {
     /// Reads it from its start to its end, once.
     pub(crate) fn reader(&self) -> Reader<'_> {
         match &self.source {
-            Source::File(file) => Reader::File(file),
+            Source::File(file) => Reader::File(FileReader::new(file)),
             Source::Object(object) => Reader::Object(object.reader()),
         }
     }
@@ -160,7 +162,7 @@ impl Container {
 
 /// [`Container::reader`].
 pub enum Reader<'a> {
-    File(&'a File),
+    File(FileReader<'a, File>),
     Object(enmasse_remote::Reader),
 }
 

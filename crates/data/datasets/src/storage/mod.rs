@@ -5,6 +5,7 @@
 //! archive say is kept beside the pieces of its object (`Container::known`).
 
 mod container;
+mod file_reader;
 mod open_files;
 
 use std::fs;
