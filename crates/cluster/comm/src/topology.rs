@@ -19,7 +19,8 @@
 //! neighbours in rank order are on different nodes (Slurm's `cyclic`), fewer subtrees lie on a
 //! node. The bits are the same, and more travels, up to one partial sum per rank.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
 use std::ops::Range;
 
 use crate::algorithm::Algorithm;
@@ -49,15 +50,14 @@ pub(crate) struct Run {
 
 impl Topology {
     /// `names` has a name for each rank; ranks with equal names are on one node.
-    pub(crate) fn new<N: PartialEq>(names: &[N]) -> Self {
-        // In the order of their first ranks.
-        let mut firsts: Vec<usize> = vec![];
+    pub(crate) fn new<N: Eq + Hash>(names: &[N]) -> Self {
+        // Nodes are in the order of their first ranks.
+        let mut numbers = HashMap::new();
         let (mut seats, mut nodes, mut runs) = (vec![], Vec::<Vec<usize>>::new(), Vec::<Run>::new());
         for (rank, name) in names.iter().enumerate() {
-            let node = firsts.iter().position(|&first| names[first] == *name).unwrap_or_else(|| {
-                firsts.push(rank);
+            let node = *numbers.entry(name).or_insert_with(|| {
                 nodes.push(vec![]);
-                firsts.len() - 1
+                nodes.len() - 1
             });
             seats.push((node, nodes[node].len()));
             nodes[node].push(rank);

@@ -4,7 +4,7 @@
 //! The ranks of a job communicate through the store at rank 0. Those of a group split from another use that group's
 //! operations. Everything else is the same for both.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::Path;
@@ -292,14 +292,15 @@ impl Seat<'_> {
 
     /// Says which ranks of one machine cannot open each other's memory, and why.
     fn strangers(&self, infos: &[RankInfo]) -> Vec<String> {
-        let stranger = |(rank, info): (usize, &RankInfo)| {
-            let first = infos[..rank].iter().position(|other| other.machine == info.machine)?;
-            (infos[first].place != info.place).then(|| {
+        let mut firsts = HashMap::new();
+        let stranger = |rank: usize| {
+            let first = *firsts.entry(&infos[rank].machine).or_insert(rank);
+            (infos[first].place != infos[rank].place).then(|| {
                 let [rank, first] = [rank, first].map(|rank| self.job_ranks[rank]);
                 format!("rank {rank} is in another container or of another user than rank {first} on the same machine")
             })
         };
-        infos.iter().enumerate().filter_map(stranger).collect()
+        (0..infos.len()).filter_map(stranger).collect()
     }
 
     /// Connects this rank to all its peers, once all ranks have theirs: it connects to the lower ones, and accepts connections
