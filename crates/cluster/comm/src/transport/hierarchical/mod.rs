@@ -52,8 +52,8 @@ mod tests;
 pub(crate) const SLOT_BYTES: usize = 448 << 10;
 /// Chunks whose messages may be under way at a time.
 const WINDOWS: usize = 2;
-/// How long a rank that waits for a rank of its node sleeps while its connections have something to do: no call waits for
-/// both.
+/// How long a rank that waits for a rank of its node sleeps at first while its connections have something to do: no call waits
+/// for both.
 const NAP: Duration = Duration::from_micros(100);
 /// How long a rank that has noticed a failure waits for the better-informed cause from the control connection.
 const GRACE: Duration = Duration::from_millis(500);
@@ -244,9 +244,11 @@ impl HierarchicalTransport {
             if left {
                 return Err(self.members.left(rank, running.operation));
             }
-            if began.elapsed() < self.spin && !counters.shares_processor() {
+            let waited = began.elapsed();
+            // The longer the wait, the longer the sleep: many ranks of a core would spend it on looking.
+            if waited < self.spin && !counters.shares_processor() {
                 std::hint::spin_loop();
-            } else if !self.peers.sleep(NAP) {
+            } else if !self.peers.sleep((waited / 8).clamp(NAP, SLEEP)) {
                 let counters = self.region.counters(self.topology.place_of(rank));
                 counters
                     .sleep_unless(|| awaited(self) != Some(rank) || counters.left.load(Ordering::Acquire) != 0, SLEEP);
