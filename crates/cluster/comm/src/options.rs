@@ -11,7 +11,8 @@ use crate::algorithm::Algorithm;
 /// A group's options besides its members and transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupOptions {
-    /// The algorithm of the group's all-reduces; the same on all ranks.
+    /// The algorithm of the group's all-reduces; the same on all ranks. Between nodes the group has the connections that it needs;
+    /// with [`Algorithm::Direct`] it has those of every algorithm.
     pub all_reduce: Algorithm,
     /// Delay before each operation, which simulates a slow network in tests of overlap.
     pub delay_per_operation: Duration,

@@ -2,6 +2,11 @@
 //!
 //! Rank 0 listens at an address that all ranks know. The others connect, prove the token, and introduce themselves.
 //! Through the store at rank 0 they learn of each other, agree on a transport, and wait until every rank is ready.
+//!
+//! That takes four or five exchanges, however many ranks there are. In each, a rank sends rank 0 its value and gets all values
+//! in one answer. So rank 0 handles one request a rank and exchange, and sends each rank a few tens of bytes for every rank and
+//! node. It has a connection to every rank in any case, to notice when one dies, so a tree of ranks for these exchanges would
+//! save it little, and a rank that dies in the tree would hide those below it.
 
 use std::fmt;
 use std::net::{IpAddr, TcpListener};
