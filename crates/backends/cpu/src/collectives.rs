@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use enmasse_comm::{Fold, ShardMap, tree_fold};
+use enmasse_comm::{Compression, Fold, ShardMap, tree_fold};
 use enmasse_device::{DeviceError, first_non_finite};
 use enmasse_graph::Plan;
 
@@ -153,6 +153,8 @@ impl SumExchange {
 #[derive(Clone, Debug)]
 pub(crate) enum Receivers {
     All,
+    /// All, where values cross between nodes in 16 bits; and what this rank has lost of the bucket.
+    AllCompressed(Compression, F32),
     First,
     /// Each its part, and where the parts end.
     Parts(Vec<usize>),
@@ -193,6 +195,10 @@ impl BucketSum {
             let handle = unsafe {
                 match &self.receivers {
                     Receivers::All => group.all_reduce_shards_start(start, len, stride, shards),
+                    Receivers::AllCompressed(to, residual) => {
+                        let residual = residual.at(0, len);
+                        group.all_reduce_shards_compressed_start(start, len, stride, shards, *to, residual)
+                    }
                     Receivers::First => group.reduce_shards_start(start, len, stride, shards, 0),
                     Receivers::Parts(ends) => group.reduce_scatter_parts_start(start, len, stride, shards, ends),
                 }

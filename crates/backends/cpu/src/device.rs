@@ -1,7 +1,7 @@
 //! The device: its threads and instruction-set level, and how plans become a program.
 
 use enmasse_comm::Group;
-use enmasse_device::{Device, DeviceError, Hosting, Memory, Program, Roofline, ShardSchedule, Tuned};
+use enmasse_device::{Device, DeviceError, Hosting, Memory, Program, Roofline, ShardSchedule, Summation, Tuned};
 use enmasse_graph::{
     Choices, Graph, Mode, Node, Plan, Plans, Precision, ValueId, chain, fuse_activations, fuse_convolutions,
     fuse_loads, fuse_statistics,
@@ -29,13 +29,15 @@ pub struct CpuOptions {
     /// runs. Without cores, with one thread, or if the number of cores differs from that of threads, the kernel places
     /// the threads.
     pub cores: Option<Cores>,
+    /// How gradients are summed over ranks. Plans say it too; the device tells of it.
+    pub summation: Summation,
 }
 
 impl Default for CpuOptions {
     /// As many threads as the process may use in parallel, at the machine's best level.
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        CpuOptions { threads, isa: None, exact: false, cores: None }
+        CpuOptions { threads, isa: None, exact: false, cores: None, summation: Summation::default() }
     }
 }
 
@@ -44,6 +46,7 @@ impl Default for CpuOptions {
 pub struct Cpu {
     threads: Threads,
     kernels: KernelOptions,
+    summation: Summation,
 }
 
 impl Cpu {
@@ -62,7 +65,8 @@ impl Cpu {
             return Err(DeviceError::Unsupported(format!("cannot use {threads} threads: use 1 to {most}")));
         }
         let threads = Threads { count: options.threads, cores: options.cores };
-        Ok(Cpu { threads, kernels: KernelOptions { isa, exact: options.exact } })
+        let CpuOptions { exact, summation, .. } = options;
+        Ok(Cpu { threads, kernels: KernelOptions { isa, exact }, summation })
     }
 
     /// The instruction-set level in use.
@@ -87,6 +91,21 @@ impl Device for Cpu {
     fn name(&self) -> String {
         let (threads, plural) = (self.threads(), if self.threads() == 1 { "" } else { "s" });
         format!("cpu ({}, {threads} thread{plural})", self.isa())
+    }
+
+    fn compresses_sums(&self) -> bool {
+        true
+    }
+
+    fn ways(&self, group: &Group) -> Result<Vec<String>, DeviceError> {
+        let mut lines = group.ways().to_vec();
+        if let Some(to) = self.summation.narrow() {
+            lines.push(match group.shares_memory() {
+                true => format!("`reduce_precision = {to}` has no effect: all ranks share memory, and sum f32 there"),
+                false => format!("gradients cross between nodes in {to}, with error feedback"),
+            });
+        }
+        Ok(lines)
     }
 
     fn levels(&self) -> Vec<&'static str> {

@@ -1,28 +1,25 @@
 //! Opens the device that a rank requests: finds its level by name, its threads, and the cores to pin them to.
 
-use enmasse_device::{Device, DeviceError, DeviceRequest, Summation};
+use enmasse_device::{Device, DeviceError, DeviceRequest};
 
 use crate::{Cores, Cpu, CpuOptions, Isa};
 
 /// The CPU device for one rank.
 ///
 /// # Errors
-/// The request has a number of the device, sums in bf16, a level that this machine lacks or that there is not, or a
-/// number of threads that is out of range.
+/// The request has a number of the device, a level that this machine lacks or that there is not, or a number of threads that
+/// is out of range.
 pub fn open(request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
     let DeviceRequest { ordinal, local_rank: _, threads, sharer, isa, exact, summation } = request;
     if ordinal.is_some() {
         return Err(DeviceError::Unsupported("cores have no numbers here: use cpu:N".into()));
-    }
-    if *summation == Summation::Bf16 {
-        let reason = "`reduce_precision = bf16`: ranks on CPUs sum f32; use f32";
-        return Err(DeviceError::Unsupported(reason.into()));
     }
     let options = CpuOptions {
         threads: request.own_threads(),
         isa: Some(level(isa.as_deref())?),
         exact: *exact,
         cores: Cores::available().and_then(|cores| own_cores(cores, threads, *sharer)),
+        summation: *summation,
     };
     Ok(Box::new(Cpu::new(options)?))
 }

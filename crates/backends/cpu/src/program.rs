@@ -178,6 +178,8 @@ impl Program for CpuProgram {
         self.bound.drain();
         self.bound = Bound::new(&plans, &self.state, group, self.threads, self.kernels)?;
         (self.plans, self.ledger, self.latest) = (plans, Ledger::default(), None);
+        // Sums that did not end may have changed some of them.
+        self.fill_all(&|tensor| tensor.slot.arena == Arena::Residuals, &|_, _, values| values.fill(0.0));
         Ok(())
     }
 

@@ -7,11 +7,12 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{Batch, Fading};
-use enmasse_comm::Group;
+use enmasse_comm::{Group, Rendezvous, TransportChoice};
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::{Device, Hosting, Program, StepInputs};
 use enmasse_graph::optimizers::{AdamW, Custom};
-use enmasse_graph::{Arena, CompileOptions, Metric, Mode, Phase, Strategy, Tensor, compile};
+use enmasse_graph::{Arena, CompileOptions, Metric, Mode, Phase, Strategy, Target, Tensor, compile};
+use enmasse_tensor::DType;
 use test_support::heap::{allocations, held_after};
 
 /// Bytes of this process, from the kernel's line of this name.
@@ -60,8 +61,19 @@ fn shared_state_is_held_once() {
     }
 }
 
+/// Two ranks that share no memory.
+fn ranks_over_tcp() -> Vec<Group> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("tcp://{}", listener.local_addr().unwrap());
+    let [mut first, mut second] = [0, 1].map(|rank| Rendezvous::tcp(&address, rank, 2).unwrap());
+    first.listener = Some(listener);
+    [&mut first, &mut second].map(|rank| rank.transport = TransportChoice::Tcp);
+    let second = std::thread::spawn(|| second.join().unwrap());
+    vec![first.join().unwrap(), second.join().unwrap()]
+}
+
 /// Allocations of two thread ranks in steps 3 to 10, collectives and an optimiser of the program's own included.
-fn allocations_of_ranks(strategy: Strategy) -> u64 {
+fn allocations_of_ranks(groups: Vec<Group>, strategy: Strategy, compress: Option<DType>) -> u64 {
     let model = enmasse_models::find("resnet18").unwrap();
     let optimizer = Custom::new(Fading).into();
     let options = CompileOptions {
@@ -69,14 +81,16 @@ fn allocations_of_ranks(strategy: Strategy) -> u64 {
         sync_batch_norm: true,
         optimizer,
         strategy,
+        compress,
         clip_norm: Some(1.0),
         ..CompileOptions::new("resnet18", 2, 40, 10)
     };
-    let plans = compile(&|x: Tensor| model.forward(x, 10), &options).unwrap();
+    let target = Target { compresses_sums: true, ..Target::default() };
+    let plans = target.compile(&|x: Tensor| model.forward(x, 10), &options).unwrap();
     let barrier = Barrier::new(2);
     let counted = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        for group in Group::threads(2).unwrap() {
+        for group in groups {
             let (plans, barrier, counted) = (&plans, &barrier, &counted);
             scope.spawn(move || {
                 let inputs = Batch::random(plans, 1).shard(group.rank(), 2).inputs(1);
@@ -145,11 +159,11 @@ fn steps_allocate_nothing_and_memory_is_as_stated() {
     assert_eq!(program.take_timeline(), []);
     let (grown, expected) = (resident().saturating_sub(before) as f64, stated.total() as f64);
     assert!((grown / expected - 1.0).abs() < 0.1, "grew by {grown} bytes, stated {expected}: {stated:?}");
-    assert_eq!(allocations_of_ranks(Strategy::Distributed), 0, "two ranks");
-    assert_eq!(
-        allocations_of_ranks(Strategy::Partitioned { ranks: 2 }),
-        0,
-        "two ranks that share the optimiser's state"
-    );
+    let threads = || Group::threads(2).unwrap();
+    assert_eq!(allocations_of_ranks(threads(), Strategy::Distributed, None), 0, "two ranks");
+    let compress = Some(DType::Bf16);
+    assert_eq!(allocations_of_ranks(ranks_over_tcp(), Strategy::Distributed, compress), 0, "two ranks that compress");
+    let shares = Strategy::Partitioned { ranks: 2 };
+    assert_eq!(allocations_of_ranks(threads(), shares, None), 0, "two ranks that share the optimiser's state");
     shared_state_is_held_once();
 }

@@ -75,6 +75,10 @@ fn number(libraries: &Libraries, request: &DeviceRequest) -> Result<usize, Devic
         let reason = format!("`isa = {}`: a GPU has no instruction-set levels; leave it out", isa.escape_default());
         return Err(DeviceError::Unsupported(reason));
     }
+    if request.summation == Summation::F16 {
+        let reason = "`reduce_precision = f16`: GPUs sum f32, or bf16 by NCCL; use one of them";
+        return Err(DeviceError::Unsupported(reason.to_owned()));
+    }
     let only = || gpus(libraries).filter(|gpus| *gpus == 1).map(|_| 0);
     Ok(request.ordinal.or_else(only).unwrap_or(request.local_rank))
 }

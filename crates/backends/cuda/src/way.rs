@@ -36,6 +36,7 @@ impl Way {
         let sums = match summation {
             Summation::Library => ", and are summed in its order",
             Summation::Bf16 => " in bf16, and are summed in its order",
+            Summation::F16 => return Err(DeviceError::Unsupported("NCCL does not sum gradients in f16 here".into())),
             Summation::Tree => " to every rank, which sums them in the fixed tree",
         };
         let idle = match group.all_reduce_algorithm() {

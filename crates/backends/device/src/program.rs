@@ -158,6 +158,11 @@ pub trait Device: Send + Sync {
         None
     }
 
+    /// Whether ranks sum gradients through their group, which compresses as plans say: see [`Target::compresses_sums`].
+    fn compresses_sums(&self) -> bool {
+        false
+    }
+
     /// The target for which models must be compiled to run on this device.
     fn target(&self) -> Target<'_> {
         Target {
@@ -165,6 +170,7 @@ pub trait Device: Send + Sync {
             narrow_features: self.narrow_features(),
             gate_bytes: self.gate_bytes(),
             image_channels: self.image_channels(),
+            compresses_sums: self.compresses_sums(),
             fuse: Box::new(|graph, keep, mode| self.fuse(graph, keep, mode)),
         }
     }

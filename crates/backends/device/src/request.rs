@@ -1,5 +1,7 @@
 //! The request for a device: one rank's settings for a kind of device.
 
+use enmasse_comm::Compression;
+
 /// A rank's share of a machine, and its choices of how to compute. A device refuses choices that it does not support.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceRequest {
@@ -20,18 +22,31 @@ pub struct DeviceRequest {
     pub summation: Summation,
 }
 
-/// How a library that exchanges gradients between devices sums them over ranks. Without such a library sums are f32, in the fixed
-/// tree over shards.
+/// How gradients are summed over ranks. Where no library exchanges them between devices, the order is the group's own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Summation {
     /// In the library's order, which depends on the number of ranks.
     #[default]
     Library,
-    /// The same of gradients rounded to bf16, as by the hook `bf16_compress_hook` of PyTorch's DDP. Losses and metrics stay f32.
+    /// The same of gradients rounded to bf16, as by the hook `bf16_compress_hook` of PyTorch's DDP. Where the ranks' group sums, gradients
+    /// cross between nodes in bf16, with error feedback ([`enmasse_comm::Compression`]). Losses and metrics stay f32.
     Bf16,
+    /// Gradients cross between nodes in f16, with error feedback. No library does so.
+    F16,
     /// In the fixed tree over shards: every rank gathers the sums of all, so that n ranks send n - 1 times the gradients instead of
     /// about twice.
     Tree,
+}
+
+impl Summation {
+    /// The 16-bit type of gradients on their way between ranks, if they have one.
+    pub fn narrow(self) -> Option<Compression> {
+        match self {
+            Summation::Bf16 => Some(Compression::Bf16),
+            Summation::F16 => Some(Compression::F16),
+            Summation::Library | Summation::Tree => None,
+        }
+    }
 }
 
 impl DeviceRequest {

@@ -148,6 +148,7 @@ impl<'a> Memory<'a> {
                 | Role::Optimizer { .. }
                 | Role::Average { .. }
                 | Role::LossScale { .. }
+                | Role::Residual { .. }
                 | Role::Teacher { .. } => true,
                 Role::Gradient { .. } => !outputs[index],
                 Role::Activation | Role::Carried => false,

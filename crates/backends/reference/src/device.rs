@@ -23,8 +23,8 @@ pub fn open(request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
     if *exact {
         return refuse("`exact`: the reference device has no other algorithms; leave it out".to_owned());
     }
-    if *summation == Summation::Bf16 {
-        return refuse("`reduce_precision = bf16`: the reference device sums f64; use f32".to_owned());
+    if let Some(narrow) = summation.narrow() {
+        return refuse(format!("`reduce_precision = {narrow}`: the reference device sums f64; use f32"));
     }
     Ok(Box::new(Reference))
 }
@@ -47,7 +47,7 @@ fn memory(plans: &Plans, hosting: &Hosting) -> Memory {
             Role::Gradient { .. } | Role::Carried => memory.gradients += bytes,
             Role::Input | Role::Activation => memory.activations += bytes,
             Role::Parameter(_) | Role::Buffer { .. } | Role::Optimizer { .. } => {}
-            Role::Average { .. } | Role::LossScale { .. } | Role::Teacher { .. } => {}
+            Role::Average { .. } | Role::LossScale { .. } | Role::Residual { .. } | Role::Teacher { .. } => {}
         }
     }
     let state = plans.state.iter().map(|tensor| tensor.shape.elements());

@@ -93,6 +93,7 @@ fn state_name(plan: &Plan, id: ValueId) -> Option<&str> {
         | Role::Optimizer { .. }
         | Role::Average { .. }
         | Role::LossScale { .. }
+        | Role::Residual { .. }
         | Role::Teacher { .. } => Some(&plan.value(id).name),
         Role::Input | Role::Activation | Role::Gradient { .. } | Role::Carried => None,
     }

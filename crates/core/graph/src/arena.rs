@@ -22,6 +22,8 @@ pub enum Arena {
     Average,
     /// The state of loss scaling.
     LossScale,
+    /// What this rank has lost by compressing gradients, at their offsets. Each rank has its own.
+    Residuals,
     /// Parameters and running statistics of a teacher, which no step changes.
     Teacher,
     /// Values that live within a step. Those whose lifetimes do not overlap share memory.
@@ -35,7 +37,7 @@ impl Arena {
     pub fn outlives_step(self) -> bool {
         match self {
             Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average => true,
-            Arena::LossScale | Arena::Teacher => true,
+            Arena::LossScale | Arena::Residuals | Arena::Teacher => true,
             Arena::Input | Arena::Gradients | Arena::Activations | Arena::Cache => false,
         }
     }
@@ -51,6 +53,7 @@ impl fmt::Display for Arena {
             Arena::Optimizer(slot) => write!(f, "optimizer{slot}"),
             Arena::Average => f.write_str("average"),
             Arena::LossScale => f.write_str("loss_scale"),
+            Arena::Residuals => f.write_str("residuals"),
             Arena::Teacher => f.write_str("teacher"),
             Arena::Activations => f.write_str("activations"),
             Arena::Cache => f.write_str("cache"),
@@ -72,6 +75,8 @@ pub struct Slot {
 pub struct Bucket {
     /// Type of its elements.
     pub dtype: DType,
+    /// Type in which they cross between nodes: another one than theirs if the sum is compressed, with error feedback.
+    pub sent: DType,
     /// First element.
     pub start: usize,
     /// Number of elements.
@@ -82,6 +87,11 @@ impl Bucket {
     /// The index after the last element.
     pub fn end(&self) -> usize {
         self.start + self.len
+    }
+
+    /// Whether its values are rounded where they cross between nodes.
+    pub fn is_compressed(&self) -> bool {
+        self.sent != self.dtype
     }
 
     /// The same range in bytes.

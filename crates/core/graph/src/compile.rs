@@ -6,9 +6,10 @@ use crate::loss::{AddedLoss, add_loss};
 use crate::metric::add_metrics;
 use crate::ops::{CheckFinite, ShareMetrics, SumRequests, SumStages};
 use crate::passes::{
-    Kept, LayerStages, LossScale, OfGradients, Strategy, WeightedLoss, add_averages, collect, cut_layers, cut_stages,
-    data_parallel, freeze, freeze_statistics, gather, mark_boundaries, narrow_features, optimize, pad_images,
-    partition, read_averages, recompute, replicate, store_gates, sync_batch_norm,
+    GradientSums, Kept, LayerStages, LossScale, OfGradients, Strategy, WeightedLoss, add_averages, add_residuals,
+    collect, cut_layers, cut_stages, data_parallel, freeze, freeze_statistics, gather, mark_boundaries,
+    narrow_features, optimize, pad_images, partition, read_averages, recompute, replicate, store_gates,
+    sync_batch_norm,
 };
 use crate::placement::{bytes, gradient_arena, place, state_tensors};
 use crate::{
@@ -48,6 +49,9 @@ impl Target<'_> {
     /// none, or nothing is left to train.
     pub fn compile(&self, model: &dyn Fn(Tensor) -> Tensor, options: &CompileOptions) -> Result<Plans, GraphError> {
         options.check()?;
+        // Elsewhere the device compresses by itself, or not at all.
+        let compress = options.compress.filter(|_| self.compresses_sums);
+        let options = &CompileOptions { compress, ..options.clone() };
         let usual = CompileOptions { recompute: Recompute::Nothing, ..options.clone() };
         let (train, state) = train_plan(self.record_training(model, &usual)?, &usual, &[])?;
         let mut forward = self.record(model, options, Mode::Evaluate)?;
@@ -259,9 +263,17 @@ pub(crate) fn train_plan(
         Strategy::Partitioned { ranks } if ranks > 1 && options.shards > 1 => Some(ranks),
         _ => None,
     };
+    let sums = match options.compress {
+        Some(to) if options.shards > 1 => GradientSums::Compressed(to),
+        _ if ranks_of_parts.is_some() => GradientSums::Parts,
+        _ => GradientSums::All,
+    };
+    if matches!(sums, GradientSums::Compressed(_)) {
+        add_residuals(graph, &gradients);
+    }
     let buckets = match replicates {
         true => collect(graph, &arena, metrics),
-        false => data_parallel(graph, &arena, options.shards, options.buckets, ranks_of_parts.is_some()),
+        false => data_parallel(graph, &arena, options.shards, options.buckets, sums),
     };
     if options.stage.is_some() {
         graph.nodes.push(Node::new(SumStages, [metrics], [], Phase::Reduce, "step"));

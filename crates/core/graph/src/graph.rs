@@ -133,7 +133,7 @@ impl Graph {
             .map(|value| match value.role {
                 Role::Input | Role::Parameter(_) | Role::Buffer { .. } => true,
                 Role::Gradient { .. } | Role::Optimizer { .. } | Role::Average { .. } => true,
-                Role::LossScale { .. } | Role::Teacher { .. } => true,
+                Role::LossScale { .. } | Role::Residual { .. } | Role::Teacher { .. } => true,
                 Role::Activation | Role::Carried => false,
             })
             .collect();
@@ -149,6 +149,7 @@ impl Graph {
         let operands = self.nodes.iter_mut().flat_map(|node| node.inputs.iter_mut().chain(&mut node.outputs));
         let owners = self.values.iter_mut().filter_map(|value| match &mut value.role {
             Role::Gradient { parameter } | Role::Optimizer { parameter, .. } => Some(parameter),
+            Role::Residual { parameter } => Some(parameter),
             Role::Average { of } => Some(of),
             Role::Input | Role::Parameter(_) | Role::Buffer { .. } | Role::LossScale { .. } => None,
             Role::Teacher { .. } | Role::Activation | Role::Carried => None,

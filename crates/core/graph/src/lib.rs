@@ -72,8 +72,8 @@ pub use optimizers::{Optimizer, OptimizerKind};
 pub use options::{CompileOptions, TargetKind};
 pub use passes::{
     AVERAGE_PREFIX, Averaging, BucketSizes, Freeze, LOSS_SCALE_PREFIX, LayerCut, ParameterCut, Partition, Precision,
-    Strategy, TensorParallel, UpdatedPart, chain, classifier_of, fuse, fuse_activations, fuse_convolutions, fuse_loads,
-    fuse_statistics,
+    RESIDUAL_PREFIX, Strategy, TensorParallel, UpdatedPart, chain, classifier_of, fuse, fuse_activations,
+    fuse_convolutions, fuse_loads, fuse_statistics,
 };
 pub use plan::{Plan, Plans, StateTensor};
 pub use quantization::quantized_values;

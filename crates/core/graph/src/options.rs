@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use enmasse_tensor::DType;
+
 use crate::metric;
 use crate::optimizers::Sgd;
 use crate::passes::{Averaging, BucketSizes, Freeze, Precision, Strategy, check_tensor_parallel};
@@ -95,6 +97,9 @@ pub struct CompileOptions {
     pub strategy: Strategy,
     /// The algorithm of the gradient sums over ranks, for the plan's text.
     pub all_reduce: &'static str,
+    /// The 16-bit type in which gradients cross between nodes, with error feedback, on a device that leaves it to the plan
+    /// ([`crate::Target::compresses_sums`]).
+    pub compress: Option<DType>,
     /// Compiles one stage of the model, which several ranks compute one after another, instead of all of it.
     pub stage: Option<StageCut>,
     /// Cuts pairs of linear layers, and attention, over this many ranks, and compiles the part that each of them has.
@@ -142,6 +147,7 @@ impl CompileOptions {
             precision: Precision::default(),
             strategy: Strategy::default(),
             all_reduce: TREE,
+            compress: None,
             stage: None,
             tensor_parallel: None,
             buckets: BucketSizes::default(),
@@ -173,6 +179,10 @@ impl CompileOptions {
         }
         if self.strategy == Strategy::Replicated && self.sync_batch_norm {
             let reason = "batch norm over all shards needs gradients that all ranks sum: leave out one of them";
+            return Err(GraphError::Option(reason.to_owned()));
+        }
+        if self.compress.is_some() && (self.strategy != Strategy::Distributed || self.stage.is_some()) {
+            let reason = "compressed sums need gradients of a whole model whose sums all ranks get";
             return Err(GraphError::Option(reason.to_owned()));
         }
         match (self.target, &self.loss) {

@@ -65,14 +65,16 @@ pub(crate) fn state_tensors(graph: &Graph, order: &[ValueId]) -> Vec<StateTensor
         *end += bytes(graph, id);
     }
     for (_, value) in graph.ids() {
-        if let Role::Optimizer { parameter, slot } = value.role {
-            let slot = Slot { arena: Arena::Optimizer(slot), offset: offsets[&parameter] };
-            let layout = match &graph.value(parameter).role {
-                Role::Parameter(parameter) => parameter.layout,
-                _ => Layout::Plain,
-            };
-            state.push(tensor(value, layout, slot, Init::Constant(0.0)));
-        }
+        let (parameter, arena) = match value.role {
+            Role::Optimizer { parameter, slot } => (parameter, Arena::Optimizer(slot)),
+            Role::Residual { parameter } => (parameter, Arena::Residuals),
+            _ => continue,
+        };
+        let layout = match &graph.value(parameter).role {
+            Role::Parameter(parameter) => parameter.layout,
+            _ => Layout::Plain,
+        };
+        state.push(tensor(value, layout, Slot { arena, offset: offsets[&parameter] }, Init::Constant(0.0)));
     }
     let averages = graph.ids().filter_map(|(_, value)| match value.role {
         Role::Average { of } => {
@@ -142,6 +144,7 @@ pub(crate) fn place(
                 Role::Optimizer { slot, .. } => of_state(Arena::Optimizer(*slot)),
                 Role::Average { .. } => of_state(Arena::Average),
                 Role::LossScale { .. } => of_state(Arena::LossScale),
+                Role::Residual { .. } => of_state(Arena::Residuals),
                 Role::Teacher { .. } => of_state(Arena::Teacher),
                 Role::Gradient { .. } | Role::Carried => (Arena::Gradients, gradient_slots.get(&id).copied()),
                 Role::Activation if value.in_cache => (Arena::Cache, Some(0)),

@@ -207,6 +207,7 @@ impl Plan {
             | Role::Optimizer { .. }
             | Role::Average { .. }
             | Role::LossScale { .. }
+            | Role::Residual { .. }
             | Role::Teacher { .. }
             | Role::Input => f.write_str(&value.name),
             Role::Activation | Role::Gradient { .. } | Role::Carried => write!(f, "%{}", id.0),
@@ -262,6 +263,9 @@ impl Plan {
         }
         for (index, bucket) in self.buckets.iter().enumerate() {
             write!(f, "bucket {index} gradients[{}..{}]", bucket.start, bucket.end())?;
+            if bucket.is_compressed() {
+                write!(f, " in {} between nodes", bucket.sent)?;
+            }
             if let Some(partition) = self.partition.as_ref().filter(|partition| index < partition.borders.len()) {
                 for rank in 0..partition.ranks() {
                     let part = partition.part(index, rank);

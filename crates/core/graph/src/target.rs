@@ -30,23 +30,34 @@ pub struct Target<'a> {
     /// What the channels of normalised images are a multiple of where they have 16 bits and only convolutions of one group, whose windows
     /// overlap, read them. The further channels are zeros, which weights do not have. `None` where images have their own channels alone.
     pub image_channels: Option<usize>,
+    /// Whether the plan says how gradients are compressed ([`crate::CompileOptions::compress`]) and keeps what that loses. Otherwise that
+    /// is the device's own affair.
+    pub compresses_sums: bool,
 }
 
 impl Default for Target<'_> {
     fn default() -> Self {
         let fuse: Box<Fuse> = Box::new(|graph, keep, _| fuse(graph, keep));
-        Target { filters: FilterOrder::default(), narrow_features: false, gate_bytes: None, image_channels: None, fuse }
+        Target {
+            filters: FilterOrder::default(),
+            narrow_features: false,
+            gate_bytes: None,
+            image_channels: None,
+            compresses_sums: false,
+            fuse,
+        }
     }
 }
 
 impl fmt::Debug for Target<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Target { filters, narrow_features, gate_bytes, image_channels, fuse: _ } = self;
+        let Target { filters, narrow_features, gate_bytes, image_channels, compresses_sums, fuse: _ } = self;
         f.debug_struct("Target")
             .field("filters", filters)
             .field("narrow_features", narrow_features)
             .field("gate_bytes", gate_bytes)
             .field("image_channels", image_channels)
+            .field("compresses_sums", compresses_sums)
             .finish_non_exhaustive()
     }
 }

@@ -45,6 +45,11 @@ pub enum Role {
         /// Its value before training.
         initial: f32,
     },
+    /// What a rank has lost of a parameter's gradient by compressing it, at the offset of the parameter. Each rank has its own.
+    Residual {
+        /// The parameter.
+        parameter: ValueId,
+    },
     /// A parameter or a running statistic of the teacher, which no step changes.
     Teacher {
         /// How the order of its elements relates to PyTorch's.

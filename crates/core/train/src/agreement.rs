@@ -194,8 +194,8 @@ pub(crate) fn held_by_all(program: &dyn Program) -> impl Fn(&StateTensor) -> boo
     move |tensor| match tensor.slot.arena {
         _ if elsewhere.contains(&tensor.name) => false,
         Arena::Optimizer(_) => !differs,
-        // Each rank has read it from its file.
-        Arena::Teacher => false,
+        // Each rank has its own, or has read it from its file.
+        Arena::Residuals | Arena::Teacher => false,
         _ => true,
     }
 }

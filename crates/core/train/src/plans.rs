@@ -11,13 +11,14 @@ use enmasse_graph::{
     AVERAGE_PREFIX, Arena, Averaging, CompileOptions, Freeze, GraphError, GroupRule, LayerRates, Loss, Measured,
     Metric, Optimizer, ParameterGroups, PerSample, Plans, StageCut, StateTensor, Strategy, Target, TargetKind, Tensor,
 };
+use enmasse_tensor::DType;
 
 use crate::config::of_optimizers;
 use crate::task::of_data;
 use crate::teacher::TrainedTeacher;
 use crate::{
-    Classification, ConfigError, Direction, FineTune, Monitor, OptimizerKind, Preparation, RunConfig, StrategyKind,
-    Task, TrainConfig, TrainError, TrainingData, UnusedParameters,
+    Classification, ConfigError, Direction, FineTune, Monitor, OptimizerKind, Preparation, ReducePrecision, RunConfig,
+    StrategyKind, Task, TrainConfig, TrainError, TrainingData, UnusedParameters,
 };
 
 /// A model: turns images and the number of classes, or of a task's outputs, into logits.
@@ -265,6 +266,11 @@ fn options(
             StrategyKind::Zero1 => Strategy::Partitioned { ranks: map.ranks() },
         },
         all_reduce: config.all_reduce.word(),
+        compress: match config.reduce_precision {
+            ReducePrecision::F32 => None,
+            ReducePrecision::Bf16 => Some(DType::Bf16),
+            ReducePrecision::F16 => Some(DType::F16),
+        },
         optimizer: objective.optimizer(config)?,
         clip_norm: config.clip_norm.map(|norm| norm as f32),
         average: match config.lookahead {

@@ -9,7 +9,7 @@ use enmasse_device::Program;
 use enmasse_graph::{AVERAGE_PREFIX, Arena, StateTensor};
 use enmasse_weights::{Pieces, Tensors};
 
-use crate::parts::StateOfOthers;
+use crate::parts::{Part, StateOfRanks};
 use crate::weights::torch_shape;
 
 /// Bytes that are converted to PyTorch's order at a time, unless a single row takes more.
@@ -19,8 +19,8 @@ pub(crate) const PIECE: usize = 4 << 20;
 pub(crate) struct StateTensors<'a> {
     program: RefCell<&'a mut dyn Program>,
     tensors: Vec<Chosen>,
-    /// What other ranks have of them.
-    of_others: Option<StateOfOthers<'a>>,
+    /// What ranks have different parts of.
+    of_ranks: Option<StateOfRanks<'a>>,
 }
 
 struct Chosen {
@@ -28,23 +28,29 @@ struct Chosen {
     /// Its name in the file.
     name: String,
     shape: Vec<usize>,
+    /// Its index among the parts of ranks, if another rank has it.
+    elsewhere: Option<usize>,
 }
 
 impl<'a> StateTensors<'a> {
     /// All of them but a teacher's, in the order of [`enmasse_graph::Plans::state`]; also those that other ranks of the group have. These
     /// call [`crate::parts::send_state`].
     pub fn all(program: &'a mut dyn Program, group: Option<&'a Group>) -> Self {
-        let of_others = StateOfOthers::begin(program, group);
-        let mut all = Self::chosen(program, &|own| (own.slot.arena != Arena::Teacher).then(|| own.name.clone()));
-        if let Some(of_others) = &of_others {
-            // In the order of a rank that has all.
-            all.tensors.retain(|tensor| !matches!(tensor.own.slot.arena, Arena::Optimizer(_)));
+        let of_ranks = StateOfRanks::begin(program, group);
+        let is_saved = |own: &StateTensor| !matches!(own.slot.arena, Arena::Teacher | Arena::Residuals);
+        let mut all = Self::chosen(program, &|own| is_saved(own).then(|| own.name.clone()));
+        if let Some(of_ranks) = &of_ranks {
+            all.tensors.retain(|tensor| of_ranks.parts.iter().all(|part| part.tensor.name != tensor.own.name));
             let averages = all.tensors.partition_point(|tensor| tensor.own.slot.arena != Arena::Average);
-            let chosen =
-                |own: &StateTensor| Chosen { name: own.name.clone(), shape: torch_shape(own), own: own.clone() };
-            all.tensors.splice(averages..averages, of_others.all().map(chosen));
+            let chosen = |(index, part): (usize, &Part)| Chosen {
+                own: part.tensor.clone(),
+                name: part.saved_as.clone(),
+                shape: torch_shape(&part.tensor),
+                elsewhere: (part.owner > 0).then_some(index),
+            };
+            all.tensors.splice(averages..averages, of_ranks.parts.iter().enumerate().map(chosen));
         }
-        StateTensors { of_others, ..all }
+        StateTensors { of_ranks, ..all }
     }
 
     /// Parameters and running statistics; of a run that keeps averages, these, under the names of the tensors that they
@@ -54,16 +60,17 @@ impl<'a> StateTensors<'a> {
         Self::chosen(program, &|own| match own.slot.arena {
             Arena::Average => Some(own.name.strip_prefix(AVERAGE_PREFIX).unwrap_or(&own.name).to_owned()),
             Arena::Parameters | Arena::Buffers => (!averaged).then(|| own.name.clone()),
-            Arena::Optimizer(_) | Arena::LossScale | Arena::Teacher => None,
+            Arena::Optimizer(_) | Arena::LossScale | Arena::Residuals | Arena::Teacher => None,
             Arena::Input | Arena::Gradients | Arena::Activations | Arena::Cache => None,
         })
     }
 
     fn chosen(program: &'a mut dyn Program, name: &dyn Fn(&StateTensor) -> Option<String>) -> Self {
         let state = program.plans().state.iter();
-        let tensors =
-            state.filter_map(|own| Some(Chosen { own: own.clone(), name: name(own)?, shape: torch_shape(own) }));
-        StateTensors { tensors: tensors.collect(), program: RefCell::new(program), of_others: None }
+        let tensors = state.filter_map(|own| {
+            Some(Chosen { own: own.clone(), name: name(own)?, shape: torch_shape(own), elsewhere: None })
+        });
+        StateTensors { tensors: tensors.collect(), program: RefCell::new(program), of_ranks: None }
     }
 }
 
@@ -85,10 +92,9 @@ impl Tensors for StateTensors<'_> {
     }
 
     fn for_pieces(&self, index: usize, to: &mut Pieces) -> io::Result<()> {
-        let own = &self.tensors[index].own;
-        let is_here = self.program.borrow().plans().find(&own.name).is_some();
-        if let Some(of_others) = self.of_others.as_ref().filter(|_| !is_here) {
-            let stored = of_others.read(&own.name).map_err(io::Error::other)?;
+        let Chosen { own, elsewhere, .. } = &self.tensors[index];
+        if let Some((of_ranks, part)) = self.of_ranks.as_ref().zip(*elsewhere) {
+            let stored = of_ranks.read(part).map_err(io::Error::other)?;
             return in_torch_order(own, &stored, to);
         }
         // One thread calls, but a device may choose which.

@@ -214,6 +214,8 @@ struct Session {
     /// The states of callbacks in the checkpoint of a resumed run, until they have them.
     states: CallbackStates,
     resumed: Option<Resumed>,
+    /// What a resumed run has dropped of what compressing gradients had lost, until that is told.
+    lost_residuals: Option<String>,
     bad_samples: BadSamples,
     paces: Paces,
     tracer: Tracer,

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use enmasse_device::{DeviceError, Program, Which};
-use enmasse_graph::{AVERAGE_PREFIX, Arena, LOSS_SCALE_PREFIX, StateTensor};
+use enmasse_graph::{AVERAGE_PREFIX, Arena, LOSS_SCALE_PREFIX, RESIDUAL_PREFIX, StateTensor};
 use enmasse_wording::shell_word;
 
 use crate::parts::elsewhere;
@@ -61,7 +61,7 @@ pub(crate) fn read_chosen(program: &mut dyn Program, which: &Which) -> Result<Ve
     })
 }
 
-/// Sets every state tensor of a program, but a teacher's, from the tensors with these names and shapes, in any order; `read` returns the
+/// Sets every state tensor of a program, but a teacher's and what compressing gradients has lost, from the tensors with these names and shapes, in any order; `read` returns the
 /// values of one by its index. Parameters and buffers must match one to one. Optimiser state is set if the program has it,
 /// and must then be complete unless none is given at all. The state of loss scaling may be missing, if the run had another
 /// precision: it then keeps its initial values. `origin` names the file in errors.
@@ -72,7 +72,7 @@ pub fn write_tensors<'a>(
     origin: &str,
 ) -> Result<(), TrainError> {
     let mut state = program.plans().state.clone();
-    state.retain(|own| own.slot.arena != Arena::Teacher);
+    state.retain(|own| !matches!(own.slot.arena, Arena::Teacher | Arena::Residuals));
     // What other ranks have is only checked here.
     let others: Vec<StateTensor> = elsewhere(program.plans()).cloned().collect();
     state.extend(others);
@@ -87,7 +87,8 @@ pub fn write_tensors<'a>(
     }
     let mut found = Vec::new();
     let is_loss_scale = |name: &str| name.starts_with(LOSS_SCALE_PREFIX);
-    let has_optimizer = tensors.iter().any(|(name, _)| is_optimizer(name) && !is_loss_scale(name));
+    let is_of_optimizer = |name: &str| is_optimizer(name) && !is_loss_scale(name) && !name.starts_with(RESIDUAL_PREFIX);
+    let has_optimizer = tensors.iter().any(|(name, _)| is_of_optimizer(name));
     for own in state.iter().filter(|own| has_optimizer || !is_optimizer(&own.name) || is_loss_scale(&own.name)) {
         let Some(given) = tensors.iter().position(|(name, _)| *name == own.name) else {
             if is_loss_scale(&own.name) {

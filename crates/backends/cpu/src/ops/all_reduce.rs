@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use enmasse_comm::Compression;
 use enmasse_graph::ops::{
     AllReduceStart, AllReduceWait, ReduceScatterStart, ReduceScatterWait, ReduceStart, ReduceWait,
 };
@@ -14,7 +15,14 @@ use crate::region::Region;
 
 impl OnCpu for AllReduceStart {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
-        start(o, self.bucket, Receivers::All)
+        let Some(bucket) = o.preparation.plan.buckets.get(self.bucket) else { return Err(o.unsupported()) };
+        let to = match bucket.sent {
+            DType::Bf16 if bucket.is_compressed() => Compression::Bf16,
+            DType::F16 if bucket.is_compressed() => Compression::F16,
+            _ => return start(o, self.bucket, Receivers::All),
+        };
+        let residual = o.preparation.range(Arena::Residuals, o.local, bucket.start, bucket.len);
+        start(o, self.bucket, Receivers::AllCompressed(to, residual))
     }
 }
 

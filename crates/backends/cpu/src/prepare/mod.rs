@@ -109,7 +109,7 @@ impl<'a> Preparation<'a> {
             Arena::Activations => activations * self.schedule.activations_of(local),
             Arena::Input | Arena::Cache => 0,
             Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average => 0,
-            Arena::LossScale | Arena::Teacher => 0,
+            Arena::LossScale | Arena::Residuals | Arena::Teacher => 0,
         };
         (self.start)(arena).wrapping_add(offset)
     }

@@ -56,7 +56,7 @@ impl Places<'_> {
             Arena::Activations if self.schedule.lockstep => stride * local,
             Arena::Input => stride * local,
             Arena::Activations | Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) => 0,
-            Arena::Average | Arena::LossScale | Arena::Teacher | Arena::Cache => 0,
+            Arena::Average | Arena::LossScale | Arena::Residuals | Arena::Teacher | Arena::Cache => 0,
         };
         Place { memory: Memory::Arena(slot.arena), offset: before + slot.offset }
     }
@@ -92,7 +92,7 @@ impl Places<'_> {
             Arena::Input => self.schedule.shards.len(),
             Arena::Activations | Arena::Cache => 0,
             Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average => 1,
-            Arena::LossScale | Arena::Teacher => 1,
+            Arena::LossScale | Arena::Residuals | Arena::Teacher => 1,
         };
         let arenas = plan
             .arenas

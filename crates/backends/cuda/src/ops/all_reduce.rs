@@ -63,6 +63,7 @@ fn start(o: &Operands, lowering: &mut Lowering, bucket: usize, joins: Joins) -> 
                 _ if joins == Joins::Reduce => return Err(o.unsupported()),
                 Summation::Library => Collectives::library(&from),
                 Summation::Bf16 => Collectives::bf16(&from, o.gradients_of(to)),
+                Summation::F16 => return Err(o.unsupported()),
                 Summation::Tree => Collectives::tree(lowering.map(), &from),
             };
             calls.extend(computed(before));

@@ -249,7 +249,7 @@ fn buckets_in_flight_are_left_alone() {
         |problem| matches!(problem, Problem::InFlight(_)),
     );
     check(
-        |plan| plan.buckets[0] = Bucket { dtype: DType::F32, start: 0, len: 1 },
+        |plan| plan.buckets[0] = Bucket { dtype: DType::F32, sent: DType::F32, start: 0, len: 1 },
         "all_reduce_start",
         |problem| problem == Problem::OutsideBucket(0),
     );

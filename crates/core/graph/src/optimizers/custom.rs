@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::Rule;
-use crate::{GraphError, LOSS_SCALE_PREFIX};
+use crate::{GraphError, LOSS_SCALE_PREFIX, RESIDUAL_PREFIX};
 
 /// An optimiser of a program's own: its state, and the rule by which a CPU changes each weight.
 ///
@@ -72,7 +72,8 @@ impl Custom {
             ));
         }
         let is_wrong = |&(at, state): &(usize, &&str)| {
-            let is_taken = format!("optimizer.{state}.") == LOSS_SCALE_PREFIX || names[..at].contains(state);
+            let prefix = format!("optimizer.{state}.");
+            let is_taken = [LOSS_SCALE_PREFIX, RESIDUAL_PREFIX].contains(&&*prefix) || names[..at].contains(state);
             state.is_empty() || state.contains('.') || is_taken
         };
         match names.iter().enumerate().find(is_wrong) {

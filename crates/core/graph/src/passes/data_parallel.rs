@@ -1,5 +1,7 @@
 //! Data parallelism: gradients are summed over shards in buckets. The sum of a bucket starts once the bucket is complete.
 
+use enmasse_tensor::DType;
+
 use crate::ops::{AllReduceStart, AllReduceWait, ReduceScatterStart, ReduceScatterWait, RunningShare};
 use crate::{Bucket, Graph, Node, Op, Phase, Role, ValueId};
 
@@ -19,19 +21,30 @@ impl Default for BucketSizes {
     }
 }
 
+/// What becomes of the sums of gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GradientSums {
+    /// All ranks get them.
+    All,
+    /// Each rank gets those of its part.
+    Parts,
+    /// All ranks get them, and their values cross between nodes in this type.
+    Compressed(DType),
+}
+
 /// Divides the gradient arena into buckets and inserts the collectives.
 ///
 /// `arena` lists its values in order as `(value, first byte, bytes)`: first gradients, then carried values, which join the
 /// last bucket. A bucket holds values of one type. Its sum starts after the last node of the forward, loss or backward phase
 /// that uses one of its values, and the reduce phase waits for it.
 ///
-/// If each rank `gets_part` of the sums of gradients, carried values have buckets of their own, whose sums all ranks get.
+/// Unless all ranks get the exact `sums` of gradients, carried values have buckets of their own, whose sums they get.
 pub fn data_parallel(
     graph: &mut Graph,
     arena: &[(ValueId, usize, usize)],
     shards: usize,
     sizes: BucketSizes,
-    gets_part: bool,
+    sums: GradientSums,
 ) -> Vec<Bucket> {
     if shards == 1 {
         return Vec::new();
@@ -43,13 +56,18 @@ pub fn data_parallel(
     }
     let mut buckets: Vec<Bucket> = Vec::new();
     let mut members: Vec<Vec<ValueId>> = Vec::new();
+    let gets_part = sums == GradientSums::Parts;
     let (mut open, mut of_gradients) = (false, 0);
     for &(id, first, bytes) in arena {
         let (carried, dtype) = (graph.value(id).role == Role::Carried, graph.value(id).dtype);
         let (start, len) = (first / dtype.size(), bytes / dtype.size());
-        let is_apart = carried && gets_part && buckets.len() == of_gradients;
+        let is_apart = carried && sums != GradientSums::All && buckets.len() == of_gradients;
         if buckets.last().is_none_or(|bucket| bucket.dtype != dtype || (!open && !carried)) || is_apart {
-            buckets.push(Bucket { dtype, start, len: 0 });
+            let sent = match sums {
+                GradientSums::Compressed(to) if !carried => to,
+                _ => dtype,
+            };
+            buckets.push(Bucket { dtype, sent, start, len: 0 });
             of_gradients += usize::from(!carried);
             members.push(Vec::new());
         }

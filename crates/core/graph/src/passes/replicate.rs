@@ -37,7 +37,7 @@ pub(crate) fn collect(graph: &mut Graph, arena: &[(ValueId, usize, usize)], metr
     let bucket = |members: &Vec<(ValueId, usize, usize)>| {
         let (&(id, first, _), &(_, last, bytes)) = (members.first()?, members.last()?);
         let dtype = graph.value(id).dtype;
-        Some(Bucket { dtype, start: first / dtype.size(), len: (last + bytes - first) / dtype.size() })
+        Some(Bucket { dtype, sent: dtype, start: first / dtype.size(), len: (last + bytes - first) / dtype.size() })
     };
     let buckets = members.iter().filter_map(bucket).collect();
     let ops = [

@@ -98,6 +98,9 @@ pub struct Started {
     /// Epochs before those to come whose records in `metrics.jsonl` are missing or malformed. Only on rank 0.
     #[serde(skip)]
     pub lost_records: u64,
+    /// What the checkpoint of a resumed run has of compressed gradients' residuals that does not fit. Only on rank 0.
+    #[serde(skip)]
+    pub lost_residuals: Option<String>,
     /// States of callbacks in the checkpoint of a resumed run that nobody takes: the key of each, and why. Only on rank 0.
     #[serde(skip)]
     pub lost_states: Vec<(String, String)>,

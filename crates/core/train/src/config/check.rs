@@ -71,7 +71,8 @@ impl RunConfig {
         let adapts = optimizer.is_ok_and(|optimizer| optimizer.adapts());
         let decay = train.no_decay_norm_bias && train.weight_decay == 0.0 && !adapts;
         together("no_decay_norm_bias", decay, "needs a `weight_decay` above 0".to_owned())?;
-        let both = program.reduce_precision == ReducePrecision::Bf16 && program.sum == SumOrder::Tree;
+        let narrow = train.reduce_precision != ReducePrecision::F32;
+        let both = narrow && program.sum == SumOrder::Tree;
         together("reduce_precision", both, "`sum = tree` sums f32 alone; use one of them".to_owned())?;
         let dp = train.strategy == StrategyKind::Dp;
         together("strategy", dp && train.sync_bn, "`sync_bn` needs `strategy = ddp`, as in PyTorch".to_owned())?;
@@ -80,8 +81,11 @@ impl RunConfig {
         let is_ddp = train.strategy == StrategyKind::Ddp;
         together("all_reduce", !is_ddp && named, "needs `strategy = ddp`, in which all ranks get all sums".to_owned())?;
         together("all_reduce", named && !train.stages.is_empty(), "needs a model without `stages`".to_owned())?;
-        let narrow = program.reduce_precision == ReducePrecision::Bf16;
-        together("reduce_precision", dp && narrow, "needs `strategy = ddp`".to_owned())?;
+        let reason = "needs `strategy = ddp`, in which all ranks get all sums";
+        together("reduce_precision", !is_ddp && narrow, reason.to_owned())?;
+        together("reduce_precision", named && narrow, "needs `all_reduce = tree`".to_owned())?;
+        let reason = "needs a model without `stages`";
+        together("reduce_precision", narrow && !train.stages.is_empty(), reason.to_owned())?;
         let processes =
             dp && train.ranks == RankKind::Process && Setting::find("ranks").map(&source).is_some_and(is_given);
         let reason = "has ranks that are threads of one process; leave out `ranks = process`, or use `strategy = ddp`";

@@ -121,6 +121,7 @@ const UNLESS: &[Rule] = &[
     ("decay_mult", tunes_head, HEAD),
     ("sync_bn", |config, _| config.freeze_bn, "with `freeze_bn`"),
     ("all_reduce", tunes_head, HEAD),
+    ("reduce_precision", tunes_head, HEAD),
     ("prefix", |config, _| !config.begins_with_weights(), "without `weights` or `pretrained`"),
     ("convert_rgb", |_, data| data.is_known(), "on CIFAR and MNIST: only images in folders are converted"),
     ("exif_transpose", |_, data| data.is_known(), "on CIFAR and MNIST: only images in folders have an orientation"),

@@ -416,12 +416,14 @@ choices! {
         /// Directly within each node, then by a ring over nodes.
         Hierarchical = "hierarchical",
     }
-    /// The type of gradients that a library sums over ranks.
+    /// The type of gradients on their way between ranks.
     ReducePrecision {
         /// As they are.
         F32 = "f32",
         /// Rounded to bf16.
         Bf16 = "bf16",
+        /// Rounded to f16.
+        F16 = "f16",
     }
     /// The order of training samples.
     SamplerKind {

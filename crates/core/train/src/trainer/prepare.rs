@@ -20,7 +20,7 @@ use crate::checkpoint::CallbackStates;
 use crate::config::ByteCount;
 use crate::memory::{ProcessMemory, RankMemory, check_device_memory, check_memory, excess, program_memory};
 use crate::pace::Paces;
-use crate::parts::{deliver, elsewhere};
+use crate::parts::{deliver, elsewhere, lost_residuals};
 use crate::plans::{compile_features, compile_plans_of_ranks, compile_stages, initialize, training_metrics};
 use crate::resumption::rescheduled;
 use crate::run_writer::{RunFiles, RunWriter};
@@ -191,7 +191,7 @@ impl Session {
         program.gather_state(false)?;
         let mut pretrained = None;
         let mut position = Position::default();
-        let (mut states, mut resumed_from) = (CallbackStates::new(), None);
+        let (mut states, mut resumed_from, mut dropped) = (CallbackStates::new(), None, None);
         match (&mut writer, saved) {
             (Some(writer), Some(checkpoint)) => {
                 let origin = writer.paths().root().display().to_string();
@@ -209,6 +209,7 @@ impl Session {
                 position = Position::from_meta(&checkpoint.meta, training_metrics(program.plans()));
                 writer.check_best(&mut position, &checkpoint.meta.best.metric);
                 states = checkpoint.meta.callbacks.clone();
+                dropped = lost_residuals(program.plans(), group, &checkpoint);
                 resumed_from = Some(checkpoint);
             }
             _ if rank == 0 => {
@@ -285,6 +286,7 @@ impl Session {
             monitor,
             states,
             resumed,
+            lost_residuals: dropped,
             bad_samples,
             paces: Paces::new(&map, place.stages, group),
             tracer: Tracer::new(config.trace_steps.unwrap_or(0)),
@@ -359,6 +361,7 @@ impl Session {
             rescheduled: rescheduled(changes, &trainer.config, self.map.shards(), &self.position),
             lost_best: writer.and_then(|writer| writer.lost_best.clone()),
             lost_records: writer.map_or(0, |writer| writer.lost_records),
+            lost_residuals: self.lost_residuals.take(),
             lost_states: if writer.is_some() { lost_states } else { Vec::new() },
         };
         trainer.callbacks.loggers.start(&started, run)?;

@@ -25,6 +25,7 @@ mod own_optimizer;
 mod prediction;
 mod pretrained;
 mod progress;
+mod reduce_precision;
 mod sampler;
 mod schedule;
 mod searches;

@@ -249,9 +249,10 @@ pub fn device(config: &RunConfig, place: DeviceRequest) -> Result<Arc<dyn Device
 
 /// A place with the user's choices of how to compute.
 fn request(config: &RunConfig, place: DeviceRequest) -> DeviceRequest {
-    let summation = match (config.program.sum, config.program.reduce_precision) {
+    let summation = match (config.program.sum, config.train.reduce_precision) {
         (SumOrder::Tree, _) => Summation::Tree,
         (SumOrder::Auto, ReducePrecision::Bf16) => Summation::Bf16,
+        (SumOrder::Auto, ReducePrecision::F16) => Summation::F16,
         (SumOrder::Auto, ReducePrecision::F32) => Summation::Library,
     };
     DeviceRequest { isa: config.program.isa.clone(), exact: config.train.exact, summation, ..place }

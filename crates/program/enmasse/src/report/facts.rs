@@ -86,6 +86,7 @@ pub fn facts(started: &Started) -> Vec<String> {
         lines.extend(started.rescheduled.iter().map(|line| format!("schedule: {line}")));
         let lost = started.lost_best.iter();
         lines.extend(lost.map(|why| format!("best:     {why}; the best of the epochs to come replaces it")));
+        lines.extend(started.lost_residuals.iter().map(|what| format!("sums:     {what}")));
         lines.extend(started.lost_states.iter().map(|(key, why)| format!("state:    {key}: {why}")));
         if started.lost_records > 0 {
             let lost = counted(started.lost_records as usize, "record");
@@ -249,6 +250,7 @@ mod tests {
             rescheduled: Some("the cosine now spans 4 epochs".to_owned()),
             lost_best: Some("best.safetensors: it is gone".to_owned()),
             lost_records: 1,
+            lost_residuals: Some("what was lost is dropped".to_owned()),
             lost_states: vec![("Best".to_owned(), "no callback of this run takes it".to_owned())],
         };
         let expected = "\
@@ -272,6 +274,7 @@ resume:   epoch 3, after 64 images
 lr: 0.1 -> 0.01
 schedule: the cosine now spans 4 epochs
 best:     best.safetensors: it is gone; the best of the epochs to come replaces it
+sums:     what was lost is dropped
 state:    Best: no callback of this run takes it
 metrics:  metrics.jsonl lacks 1 record of the 2 epochs before; the charts lack them too";
         assert_eq!(facts(&started).join("\n"), expected);

@@ -32,6 +32,7 @@ mod preprocessing;
 mod pretrained;
 mod ranks;
 mod recompute;
+mod reduce_precision;
 mod remote;
 mod report;
 mod requeue;

@@ -9,8 +9,8 @@ use enmasse_graph::Target;
 use enmasse_image::Crop;
 use enmasse_models::Model;
 use enmasse_train::{
-    AllReduceAlgorithm, FineTune, Objective, Preparation, ProgramConfig, Recomputation, RunConfig, RunPaths,
-    SettingOrigins, TrainConfig, TrainingData, compile_plans, compile_stages,
+    AllReduceAlgorithm, FineTune, Objective, Preparation, ProgramConfig, Recomputation, ReducePrecision, RunConfig,
+    RunPaths, SettingOrigins, TrainConfig, TrainingData, compile_plans, compile_stages,
 };
 use enmasse_wording::{counted, grouped, one_line};
 
@@ -111,10 +111,14 @@ impl Run {
     }
 }
 
-/// The line about an algorithm of sums over ranks where there is one rank.
-fn nothing_to_sum(config: &TrainConfig, ranks: usize) -> Option<String> {
-    let is_idle = ranks == 1 && config.all_reduce != AllReduceAlgorithm::Tree;
-    is_idle.then(|| format!("`all_reduce = {}` has no effect with one rank", config.all_reduce))
+/// The lines about settings of sums over ranks where there is one rank.
+fn nothing_to_sum(config: &TrainConfig, ranks: usize) -> Vec<String> {
+    let algorithm =
+        (config.all_reduce != AllReduceAlgorithm::Tree).then(|| format!("all_reduce = {}", config.all_reduce));
+    let narrow = config.reduce_precision != ReducePrecision::F32;
+    let narrow = narrow.then(|| format!("reduce_precision = {}", config.reduce_precision));
+    let idle = algorithm.into_iter().chain(narrow).filter(|_| ranks == 1);
+    idle.map(|setting| format!("`{setting}` has no effect with one rank")).collect()
 }
 
 /// The line about weights that would help, for photographs that are few.
