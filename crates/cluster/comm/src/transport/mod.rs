@@ -24,7 +24,8 @@ pub(crate) mod shared;
 
 /// Up to this many bytes every rank, or every node, adds up everything itself, which needs one exchange instead of two.
 pub(crate) const DIRECT_BYTES: usize = 8 << 10;
-/// How long a rank spins on a word before it sleeps, if every rank of its node can have a core of its own.
+/// How long a rank that waits for another one of its node looks at its word again and again before it sleeps. What it waits for
+/// takes less in most cases than to sleep and to be woken.
 const SPIN: Duration = Duration::from_micros(30);
 /// How long a rank sleeps before it checks whether the group has failed.
 const SLEEP: Duration = Duration::from_millis(20);

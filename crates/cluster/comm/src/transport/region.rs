@@ -78,9 +78,19 @@ impl Counters {
         self.notify();
     }
 
-    /// Whether the owner appears to run on this thread's processor, and so can proceed only while this thread sleeps.
-    pub(crate) fn shares_processor(&self) -> bool {
+    /// Whether the owner appears to run on this thread's processor, and so can proceed only while this thread does not.
+    fn shares_processor(&self) -> bool {
         self.processor.load(Ordering::Relaxed) == sched_getcpu() as u32
+    }
+
+    /// One moment of a short wait for the owner. With fewer cores than ranks, or on the owner's core, the core goes to whoever is
+    /// next there: to spin would only keep it from the owner.
+    pub(crate) fn spin(&self, are_more_than_cores: bool) {
+        if are_more_than_cores || self.shares_processor() {
+            std::thread::yield_now();
+        } else {
+            (0..16).for_each(|_| std::hint::spin_loop());
+        }
     }
 
     fn notify(&self) {

@@ -38,7 +38,7 @@ pub(crate) struct SharedTransport {
     nodes: [Vec<usize>; 1],
     /// Number of chunks done in all operations; equal on all ranks between operations.
     chunk: u64,
-    spin: Duration,
+    are_more_than_cores: bool,
     traffic: Traffic,
 }
 
@@ -51,10 +51,9 @@ impl SharedTransport {
     pub(crate) fn new(region: Arc<Region>, members: Members) -> Self {
         debug_assert_eq!(region.ranks(), members.world_size());
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        // With fewer cores than ranks, spinning only takes the core from the awaited rank.
-        let spin = if members.world_size() <= cores { SPIN } else { Duration::ZERO };
+        let are_more_than_cores = members.world_size() > cores;
         let nodes = [(0..members.world_size()).collect()];
-        SharedTransport { region, members, nodes, chunk: 0, spin, traffic: Traffic::default() }
+        SharedTransport { region, members, nodes, chunk: 0, are_more_than_cores, traffic: Traffic::default() }
     }
 
     fn own(&self) -> &Counters {
@@ -86,12 +85,10 @@ impl SharedTransport {
             return Ok(());
         }
         let began = Instant::now();
-        while began.elapsed() < self.spin && !counters.shares_processor() {
-            for _ in 0..32 {
-                std::hint::spin_loop();
-                if reached() {
-                    return Ok(());
-                }
+        while began.elapsed() < SPIN {
+            counters.spin(self.are_more_than_cores);
+            if reached() {
+                return Ok(());
             }
         }
         loop {

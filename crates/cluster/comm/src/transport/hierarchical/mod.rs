@@ -89,7 +89,7 @@ pub(crate) struct HierarchicalTransport {
     held: Option<MemoryOwner>,
     /// Number of chunks done in all operations; equal on all ranks of the node between operations.
     chunk: u64,
-    spin: Duration,
+    are_more_than_cores: bool,
     /// Whether every operation so far is complete, so that the next bytes on all connections belong to a header.
     is_between: bool,
 }
@@ -160,8 +160,7 @@ impl HierarchicalTransport {
             registered: Vec::new(),
             held: None,
             chunk: 0,
-            // With fewer cores than ranks, spinning only takes the core from the awaited rank.
-            spin: if own.len() <= cores { SPIN } else { Duration::ZERO },
+            are_more_than_cores: own.len() > cores,
             is_between: true,
             place: topology.place_of(rank),
             members,
@@ -246,8 +245,8 @@ impl HierarchicalTransport {
             }
             let waited = began.elapsed();
             // The longer the wait, the longer the sleep: many ranks of a core would spend it on looking.
-            if waited < self.spin && !counters.shares_processor() {
-                std::hint::spin_loop();
+            if waited < SPIN {
+                counters.spin(self.are_more_than_cores);
             } else if !self.peers.sleep((waited / 8).clamp(NAP, SLEEP)) {
                 let counters = self.region.counters(self.topology.place_of(rank));
                 counters
