@@ -11,11 +11,16 @@
 //! `DATA --pack FILE [--resize PIXELS | --raw PIXELS]` packs a folder instead, all of it for training, and `FILE --make SAMPLES` a
 //! data set of images of one pixel. `FILE --start` prints the milliseconds in which a packed file opens and an epoch starts, and
 //! `DATA --open` those in which any data open.
+//! `DATA --order --ranks N [--from ENTRIES] [--until ENTRIES]` loads an epoch, or a part of it, on N ranks with a thread each, and prints how many
+//! samples came exactly once, and a digest of which samples were in which global batch.
 //! `DATA --ranks N` compares N ranks that have a thread each with N ranks that share a pool of N threads.
 //! `FILE --copy` makes batches of whole raw images of `--size`, and prints their bytes per second beside those that as many threads
 //! copy in memory.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
@@ -76,6 +81,10 @@ fn main() -> Result<(), DataError> {
     }
     if given("--copy") {
         return copy(&pool, data, threads, size, passes);
+    }
+    if given("--order") {
+        let part = number("--from", 0)..number("--until", usize::MAX).min(data.len());
+        return order(&data, number("--ranks", 1), number("--batch", 32), size, part);
     }
     if given("--ranks") {
         return ranks(&data, number("--ranks", 2), number("--batch", 32), size, passes);
@@ -163,6 +172,49 @@ fn ranks(data: &Arc<dyn Dataset>, ranks: usize, batch: usize, size: usize, passe
     let [own, shared] = seconds.each_mut().map(|seconds| median(seconds));
     println!(
         r#"{{"ranks":{ranks},"batch":{batch},"seconds_with_own_threads":{own:.3},"seconds_with_one_pool":{shared:.3}}}"#
+    );
+    Ok(())
+}
+
+/// Loads a part of an epoch on ranks that have a thread each. The digest is a sum over all samples, so neither the number of ranks nor where
+/// an epoch is cut changes it, as long as the global batches stay the same.
+fn order(
+    data: &Arc<dyn Dataset>,
+    ranks: usize,
+    batch: usize,
+    size: usize,
+    part: Range<usize>,
+) -> Result<(), DataError> {
+    let seen: Vec<AtomicU8> = (0..data.len()).map(|_| AtomicU8::new(0)).collect();
+    let (global_batch, began) = (ranks * batch, Instant::now());
+    let numbers = part.start / global_batch..part.end.div_ceil(global_batch);
+    let run = |rank: usize| -> Result<u64, DataError> {
+        let (pool, sharding) = (DecodePool::new(1)?, Sharding::one(rank, ranks, batch));
+        let loader = TrainLoader::new(&pool, data.clone(), TrainTransform::new(size), sharding, 0)?;
+        let mut digest = 0u64;
+        for (number, batch) in numbers.clone().zip(loader.epoch(0, part.start)) {
+            let batch = batch?;
+            for index in batch.places().map(|place| batch.indices[place]) {
+                seen[index as usize].fetch_add(1, Ordering::Relaxed);
+                let mut hasher = DefaultHasher::new();
+                (number, index).hash(&mut hasher);
+                digest = digest.wrapping_add(hasher.finish());
+            }
+        }
+        Ok(digest)
+    };
+    let digests = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || run(rank))).collect();
+        let ends = threads.into_iter().map(|thread| thread.join().expect("a rank does not panic"));
+        ends.collect::<Result<Vec<u64>, _>>()
+    })?;
+    let digest = digests.into_iter().fold(0, u64::wrapping_add);
+    let times: Vec<u8> = seen.into_iter().map(AtomicU8::into_inner).collect();
+    let [samples, once] =
+        [times.iter().map(|&times| usize::from(times)).sum(), times.iter().filter(|&&times| times == 1).count()];
+    let rate = samples as f64 / began.elapsed().as_secs_f64();
+    println!(
+        r#"{{"ranks":{ranks},"samples":{samples},"once":{once},"digest":{digest},"images_per_second":{rate:.1}}}"#
     );
     Ok(())
 }
