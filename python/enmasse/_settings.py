@@ -408,6 +408,11 @@ class Settings(TypedDict, total=False):
     micro_batches: int | None
     """Pieces of a batch in stages. A stage computes one while the next stage has another. Each has --batch samples, and
     its own statistics in batch norms. Default: 4 for each stage."""
+    tensor_parallel: int | None
+    """Ranks over which layers are cut. Pairs of linear layers, and the heads of attention, are divided among so many
+    ranks, which compute the same images: each has a part of the weights, gradients and optimiser's state. With a
+    multiple of as many ranks, each group has images of its own. The weights are those of a whole model up to rounding.
+    On CPUs. Default: 1."""
     ranks: Literal["process", "thread"] | None
     """What a rank is. A process, or a thread (for tests and debuggers). Default: process."""
     threads: int | None

@@ -553,6 +553,9 @@ settings! {
         /// Pieces of a batch in stages
         /// A stage computes one while the next stage has another. Each has --batch samples, and its own statistics in batch norms.
         micro_batches: Option<usize> = None => "4 for each stage", "M", at_least(1), Run;
+        /// Ranks over which layers are cut
+        /// Pairs of linear layers, and the heads of attention, are divided among so many ranks, which compute the same images: each has a part of the weights, gradients and optimiser's state. With a multiple of as many ranks, each group has images of its own. The weights are those of a whole model up to rounding. On CPUs.
+        tensor_parallel: usize = 1, "N", at_least(1), Run;
         /// What a rank is
         /// A process, or a thread (for tests and debuggers).
         ranks: RankKind = RankKind::Process, "KIND", ANY, Run;

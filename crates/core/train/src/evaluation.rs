@@ -8,7 +8,7 @@ mod pass;
 
 use enmasse_comm::Group;
 use enmasse_data::{DataError, EvalLoader};
-use enmasse_device::{DeviceError, Program, Ticket};
+use enmasse_device::{DeviceError, Program, StepMetrics, Ticket};
 
 use crate::bad_samples::BadSamples;
 use crate::callback::Callbacks;
@@ -77,6 +77,8 @@ pub(crate) fn evaluate_until(
     let mut tally = pass.tally(&program.plans().evaluate);
     let group = pass.group;
     let counts = program.gives_outputs();
+    // Other ranks may compute the same samples.
+    let of_step = |metrics: StepMetrics| if counts { metrics } else { StepMetrics::default() };
     let is_stopped = |request: Option<Request>| matches!(request, Some(Request::Stop(_)));
     let mut sums = Sums::default();
     let mut stopped = false;
@@ -98,7 +100,7 @@ pub(crate) fn evaluate_until(
         let indices = batch.indices.clone();
         let ticket = submit(program, batch, pass.position.epoch)?;
         if let Some(earlier) = in_flight.replace(SubmittedBatch { ticket, labels, indices, samples }) {
-            sums.add(program.metrics(earlier.ticket)?, earlier.samples, pass, callbacks)?;
+            sums.add(of_step(program.metrics(earlier.ticket)?), earlier.samples, pass, callbacks)?;
         }
         at(group, "reading a batch to evaluate");
     }
@@ -106,7 +108,7 @@ pub(crate) fn evaluate_until(
     stopped |= is_stopped(callbacks.control.request());
     count_last(program, &mut tally, in_flight.as_ref())?;
     if let Some(last) = in_flight {
-        sums.add(program.metrics(last.ticket)?, last.samples, pass, callbacks)?;
+        sums.add(of_step(program.metrics(last.ticket)?), last.samples, pass, callbacks)?;
     }
     let names: Vec<String> = program.plans().evaluate.measured.iter().map(|metric| metric.name.clone()).collect();
     let (found, stopped) = sums.over_ranks(tally, &names, stopped, pass)?;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use enmasse_comm::{Group, ShardMap};
 use serde::Serialize;
 
-use crate::TrainError;
+use crate::{RankPlace, TrainError};
 
 /// Steps of an interval.
 pub(crate) const INTERVAL: u64 = 256;
@@ -149,8 +149,8 @@ fn waited(group: Option<&Group>) -> Duration {
 #[derive(Debug)]
 pub(crate) struct Paces {
     ranks: Vec<RankPace>,
-    /// Ranks that compute the same shards one after another.
-    stages: f64,
+    /// Ranks that compute the same shards together.
+    parts: f64,
     /// Steps of the epoch so far.
     steps: u64,
 }
@@ -188,16 +188,17 @@ pub(crate) struct RankShares {
 }
 
 impl Paces {
-    /// The paces of ranks that host the shards of `map`, each of them on the ranks of so many stages.
-    pub fn new(map: &ShardMap, stages: usize, group: Option<&Group>) -> Self {
+    /// The paces of ranks of which each replica hosts its shards of `map`; `place` is that of one of them.
+    pub fn new(map: &ShardMap, place: &RankPlace, group: Option<&Group>) -> Self {
         let host = |rank: usize| group.and_then(|group| group.host(rank)).unwrap_or_default().to_owned();
         let rank = |rank: usize| RankPace {
             host: host(rank),
-            shards: map.local(rank % map.ranks()).len() as f64,
+            shards: map.local(place.replica_of(rank)).len() as f64,
             epoch: Pace::default(),
             best: None,
         };
-        Paces { ranks: (0..stages * map.ranks()).map(rank).collect(), stages: stages as f64, steps: 0 }
+        let parts = place.parts();
+        Paces { ranks: (0..parts * map.ranks()).map(rank).collect(), parts: parts as f64, steps: 0 }
     }
 
     /// Adds an interval of `steps` steps, and returns the rank that the others waited for in it.
@@ -218,7 +219,7 @@ impl Paces {
         let share = |part: f64, pace: &Pace| part / pace.total().max(1e-9);
         let shards: f64 = self.ranks.iter().map(|rank| rank.shards).sum();
         let of_rank = |(rank, pace): (&RankPace, &Pace)| RankShares {
-            images: rank.shards * self.stages / shards,
+            images: rank.shards * self.parts / shards,
             data_wait: share(pace.data, pace),
             rank_wait: share(pace.ranks, pace),
         };
@@ -277,10 +278,13 @@ fn median_without(values: &[f64], left_out: usize) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use enmasse_device::RankStage;
+
     use super::*;
 
     fn paces(shards: usize, ranks: usize) -> Paces {
-        Paces::new(&ShardMap::new(shards, ranks).unwrap(), 1, None)
+        let place = RankPlace::Stage(RankStage::new(0, ranks, 1).unwrap());
+        Paces::new(&ShardMap::new(shards, ranks).unwrap(), &place, None)
     }
 
     /// Seconds of data, compute, other and ranks.

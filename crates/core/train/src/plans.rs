@@ -175,11 +175,12 @@ fn without_effect(name: &str, value: &str, own: &str) -> TrainError {
     TrainError::Graph(GraphError::Option(reason))
 }
 
-/// The plans of each stage of a configuration, as [`compile_plans`] makes those of the whole model; none if the model is not cut.
+/// The plans of each stage of a configuration, or those that every rank has of layers cut over ranks, as [`compile_plans`] makes those
+/// of the whole model; none if the model is not cut.
 ///
 /// # Errors
-/// As of [`compile_plans`], or the model has no layer of a stage's name.
-pub fn compile_stages(
+/// As of [`compile_plans`], or the model has no layer of a stage's name, or none that can be cut over so many ranks.
+pub fn compile_parts(
     config: &TrainConfig,
     preparation: &Preparation,
     model: &ModelFn,
@@ -189,11 +190,15 @@ pub fn compile_stages(
     target: &Target,
 ) -> Result<Vec<Plans>, TrainError> {
     let whole = options(config, preparation, objective, outputs, &ShardMap::new(shards, 1)?)?;
+    let compile = |options| Ok(target.compile(&|x| model(x, outputs), &options)?);
+    if config.tensor_parallel > 1 {
+        return Ok(vec![compile(CompileOptions { tensor_parallel: Some(config.tensor_parallel), ..whole })?]);
+    }
     let stage = |index| {
         let begins = config.stages.clone();
         let (micro_batches, schedule) = (config.micro_batches(), config.schedule_stages.into());
         let stage = Some(StageCut { begins, index, micro_batches, schedule });
-        Ok(target.compile(&|x| model(x, outputs), &CompileOptions { stage, ..whole.clone() })?)
+        compile(CompileOptions { stage, ..whole.clone() })
     };
     if config.stages.is_empty() { Ok(Vec::new()) } else { (0..=config.stages.len()).map(stage).collect() }
 }

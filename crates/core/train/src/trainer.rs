@@ -21,8 +21,8 @@ use std::time::Instant;
 
 use enmasse_comm::{Group, ShardMap};
 use enmasse_data::{Batches, EpochOrder, EvalLoader, Sharding, TrainLoader};
-use enmasse_device::{Device, Program, RankStage, StepInputs, StepMetrics, Ticket};
-use enmasse_graph::{Mode, Phase};
+use enmasse_device::{Device, Program, StepInputs, StepMetrics, Ticket};
+use enmasse_graph::{Mode, Phase, TensorParallel};
 use enmasse_system::machine::peak_rss_bytes;
 use enmasse_weights::Matching;
 
@@ -50,7 +50,8 @@ pub use steps::{Step, Steps};
 
 use crate::{
     Attempt, DoneRecord, EpochRecord, Evaluation, ModelFn, Monitor, Position, Preparation, ProgramConfig, RankFigures,
-    RankKind, RankMemory, Resumed, SaveReason, SettingOrigins, TrainConfig, TrainError, TrainingData, Tuning,
+    RankKind, RankMemory, RankPlace, Resumed, SaveReason, SettingOrigins, TrainConfig, TrainError, TrainingData,
+    Tuning,
 };
 
 /// Trains a model on a device, without a group or as one rank of a group.
@@ -196,9 +197,11 @@ struct Session {
     evaluation: EvaluationInput,
     sharding: Sharding,
     map: ShardMap,
-    /// The stage of the model that this rank computes.
-    place: RankStage,
-    /// The ranks with the same one, of a model in stages.
+    /// The part of the model that this rank has.
+    place: RankPlace,
+    /// The layers of which it has a part.
+    cut: Option<TensorParallel>,
+    /// The ranks with the same one, of a model that is cut.
     replicas: Option<Group>,
     preparation: Preparation,
     tuning: Option<Tuning>,
@@ -298,7 +301,7 @@ impl Session {
             data_wait: times.pace.data_wait,
             rank_wait: times.pace.rank_wait,
             seconds: times.seconds,
-            world_size: self.place.stages * self.place.replicas,
+            world_size: self.place.parts() * self.place.replicas(),
             partial: self.position.samples < total,
             unvalidated: validation.is_none(),
             unreadable: self.bad_samples.known().len() as u64,
@@ -524,7 +527,14 @@ impl Session {
         epoch.finishing = None;
         let step = self.position.optimizer_step;
         if let (true, Some(group)) = (config.check_ranks, group) {
-            check_ranks(self.replicas.as_ref().unwrap_or(group), self.program.as_mut(), step)?;
+            let peers = self.replicas.as_ref().unwrap_or(group);
+            match self.program.parts() {
+                Some(parts) => {
+                    check_ranks(peers, parts, step)?;
+                    check_ranks(group, self.program.as_mut(), step)?;
+                }
+                None => check_ranks(peers, self.program.as_mut(), step)?,
+            }
         }
         if asked || (config.save_every > 0 && step.is_multiple_of(config.save_every)) {
             self.tracer.at(group, "writing a checkpoint");

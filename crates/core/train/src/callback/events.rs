@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use enmasse_data::BadSample;
 use enmasse_datasets::TaskKind;
 use enmasse_device::LossScale;
-use enmasse_graph::Recomputed;
+use enmasse_graph::{Recomputed, TensorParallel};
 use enmasse_image::Normalization;
 use serde::Serialize;
 
@@ -67,6 +67,9 @@ pub struct Started {
     pub memory_bytes: usize,
     /// Their parts.
     pub memory: RankMemory,
+    /// The layers that are cut over ranks.
+    #[serde(skip)]
+    pub cut: Option<TensorParallel>,
     /// What backward computes again, for less memory; `None` where that was not asked for.
     #[serde(skip)]
     pub recomputed: Option<Recomputed>,

@@ -63,6 +63,7 @@ pub const ALIASES: &[(&str, &str)] = &[
     // Devices and ranks.
     ("loader_threads", "workers j num_workers dataloader_num_workers"),
     ("sync_bn", "sync_batchnorm syncBN"),
+    ("tensor_parallel", "tensor_parallel_size tensor_model_parallel_size"),
     // Output.
     ("out", "output_dir"),
     ("log_every", "print_freq p log_interval log_every_n_steps"),
@@ -158,8 +159,8 @@ pub const ANSWERS: &[(&str, &str)] = &[
         "training is always data-parallel; the number of ranks is --devices gpu:N or cpu:N",
     ),
     (
-        "parallel zero tensor_parallel pipeline_parallel model_parallel fsdp deepspeed",
-        "there is only data parallelism so far; leave it out",
+        "parallel zero pipeline_parallel model_parallel fsdp deepspeed",
+        "every rank trains the whole model, unless --strategy zero1, --stages LAYERS or --tensor-parallel N divides it",
     ),
     ("world_size", "give --devices cpu:N for N ranks on this machine"),
     ("num_nodes nnodes", "enmasse launch --nnodes N starts ranks on several machines"),

@@ -81,6 +81,10 @@ impl RunConfig {
         let is_ddp = train.strategy == StrategyKind::Ddp;
         together("all_reduce", !is_ddp && named, "needs `strategy = ddp`, in which all ranks get all sums".to_owned())?;
         together("all_reduce", named && !train.stages.is_empty(), "needs a model without `stages`".to_owned())?;
+        let is_cut = train.tensor_parallel > 1;
+        let reason = "needs a model without `tensor_parallel`";
+        together("all_reduce", named && is_cut, reason.to_owned())?;
+        together("reduce_precision", narrow && is_cut, reason.to_owned())?;
         let reason = "needs `strategy = ddp`, in which all ranks get all sums";
         together("reduce_precision", !is_ddp && narrow, reason.to_owned())?;
         together("reduce_precision", named && narrow, "needs `all_reduce = tree`".to_owned())?;
@@ -91,6 +95,7 @@ impl RunConfig {
         let reason = "has ranks that are threads of one process; leave out `ranks = process`, or use `strategy = ddp`";
         together("strategy", processes, reason.to_owned())?;
         check_stages(train, &together)?;
+        check_tensor_parallel(train, &together)?;
         let other = train.resume.run().zip(train.out.as_deref()).filter(|(run, out)| run != out);
         let reason = other.map_or(String::new(), |(_, out)| {
             format!("the run goes on in its own folder; leave out `out = {}`", out.display())
@@ -167,6 +172,35 @@ fn check_stages(
     let is_cut = !train.stages.is_empty();
     all.into_iter().try_for_each(|(name, is_given, remedy)| {
         together(name, is_cut && is_given, format!("has no meaning for a model in `stages`; {remedy}"))
+    })
+}
+
+/// Refuses settings that need whole layers, or that do not work with parts of them.
+fn check_tensor_parallel(
+    train: &TrainConfig,
+    together: &impl Fn(&str, bool, String) -> Result<(), ConfigError>,
+) -> Result<(), ConfigError> {
+    let refused = [
+        ("stages", !train.stages.is_empty(), "use one of them"),
+        ("sync_bn", train.sync_bn, "leave out one of them"),
+        ("strategy", train.strategy != StrategyKind::Ddp, "use `strategy = ddp`"),
+        ("clip_norm", train.clip_norm.is_some(), "leave out one of them"),
+        ("metrics", train.metrics.contains(&MetricName::GradientNorm), "leave out `gradient_norm`"),
+        ("optimizer", train.optimizer == OptimizerKind::Lars, "use `optimizer = sgd` or adamw"),
+        ("ema", train.ema.is_some(), "leave out one of them"),
+        ("lookahead", train.lookahead.is_some(), "leave out one of them"),
+        ("precision", train.precision == Precision::F16, "use `precision = bf16` or f32"),
+        ("recompute", train.recompute != Recomputation::No, "leave out one of them"),
+        ("teacher", train.teacher.is_some(), "leave out one of them"),
+        ("fine_tune", train.fine_tune.is_some(), "leave out one of them"),
+        ("tune", train.tune, "leave out one of them"),
+        ("trace_steps", train.trace_steps.is_some(), "leave out one of them"),
+        ("find_lr", train.find_lr, "search without `tensor_parallel`"),
+        ("find_batch", train.find_batch, "search without `tensor_parallel`"),
+    ];
+    let is_cut = train.tensor_parallel > 1;
+    refused.into_iter().try_for_each(|(name, is_given, remedy)| {
+        together(name, is_cut && is_given, format!("does not work with layers cut by `tensor_parallel`; {remedy}"))
     })
 }
 

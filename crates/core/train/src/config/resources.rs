@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
-use enmasse_device::{DeviceError, RankStage};
+use enmasse_device::{DeviceError, RankStage, TensorRank};
 use enmasse_graph::StageSchedule;
+
+use crate::RankPlace;
 
 use super::{Devices, OnBadSample, ProgramConfig, RankKind, StageScheduleKind, StrategyKind, TrainConfig};
 
@@ -39,20 +41,29 @@ impl TrainConfig {
         self.on_bad_sample.unwrap_or(default)
     }
 
-    /// Ranks that compute the same, each for shards of its own: all of `world_size`, or those of one stage of the model.
+    /// Ranks that compute the same, each for shards of its own: all of `world_size`, or those with one part of the model.
     ///
     /// # Errors
-    /// The ranks are no multiple of the stages.
+    /// The ranks are no multiple of the parts.
     pub fn replicas(&self, world_size: usize) -> Result<usize, DeviceError> {
-        Ok(self.rank_stage(0, world_size)?.replicas)
+        Ok(self.rank_place(0, world_size)?.replicas())
     }
 
-    /// The stage of a rank, and its number among those with the same one.
+    /// The part of the model that a rank has, and its number among those with the same one.
     ///
     /// # Errors
-    /// The ranks are no multiple of the stages.
-    pub fn rank_stage(&self, rank: usize, world_size: usize) -> Result<RankStage, DeviceError> {
-        RankStage::new(rank, world_size.max(1), self.stages.len() + 1)
+    /// The ranks are no multiple of the parts.
+    pub fn rank_place(&self, rank: usize, world_size: usize) -> Result<RankPlace, DeviceError> {
+        let ranks = world_size.max(1);
+        if self.tensor_parallel > 1 {
+            return TensorRank::new(rank, ranks, self.tensor_parallel).map(RankPlace::Tensor);
+        }
+        RankStage::new(rank, ranks, self.stages.len() + 1).map(RankPlace::Stage)
+    }
+
+    /// Whether each rank has a part of the model.
+    pub fn is_cut(&self) -> bool {
+        !self.stages.is_empty() || self.tensor_parallel > 1
     }
 
     /// Micro-batches of a rank of a model in stages: `--micro-batches`, or 4 for each stage, unless the global batch has fewer samples.
@@ -61,13 +72,13 @@ impl TrainConfig {
         self.micro_batches.unwrap_or(if self.batch.is_some() { default } else { default.min(self.global_batch) })
     }
 
-    /// Shards of the global batch on `world_size` ranks: `--shards`, or `--accumulate` for each rank. Of a model in stages they are the
-    /// micro-batches.
+    /// Shards of the global batch on `world_size` ranks: `--shards`, or `--accumulate` for each rank, or for each group of ranks over which
+    /// layers are cut. Of a model in stages they are the micro-batches.
     pub fn shard_count(&self, world_size: usize) -> usize {
         if !self.stages.is_empty() {
             return self.micro_batches().saturating_mul((world_size / (self.stages.len() + 1)).max(1));
         }
-        self.shards.unwrap_or(self.accumulate.saturating_mul(world_size.max(1)))
+        self.shards.unwrap_or(self.accumulate.saturating_mul((world_size / self.tensor_parallel.max(1)).max(1)))
     }
 
     /// Samples per shard: `--batch`, or a global batch of 64 divided by the number of shards and rounded to nearest, so

@@ -81,8 +81,7 @@ impl Session {
     /// The error of a loss of training that is not finite.
     pub(super) fn non_finite_loss(&mut self, config: &TrainConfig, shard: usize, loss: f64) -> TrainError {
         let rank = (0..self.map.ranks()).find(|&rank| self.map.local(rank).contains(&shard)).unwrap_or(0);
-        // The loss is that of the last stage.
-        let rank = self.place.first_rank(self.place.stages - 1) + rank;
+        let rank = self.place.rank_of_loss(rank);
         let outcome = match (self.refute_last(), self.last_checkpoint) {
             (Err(error), _) => return error,
             (Ok(Some(outcome)), _) => outcome,

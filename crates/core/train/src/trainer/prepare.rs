@@ -21,19 +21,20 @@ use crate::config::ByteCount;
 use crate::memory::{ProcessMemory, RankMemory, check_device_memory, check_memory, excess, program_memory};
 use crate::pace::Paces;
 use crate::parts::{deliver, elsewhere, lost_residuals};
-use crate::plans::{compile_features, compile_plans_of_ranks, compile_stages, initialize, training_metrics};
+use crate::plans::{compile_features, compile_parts, compile_plans_of_ranks, initialize, training_metrics};
 use crate::resumption::rescheduled;
 use crate::run_writer::{RunFiles, RunWriter};
 use crate::staged::StagedProgram;
 use crate::survivor::Survivor;
+use crate::tensor_parallel::TensorParallelProgram;
 use crate::trace::{Tracer, at};
 use crate::tuning::tune;
 use crate::weights::write_tensors;
 use crate::whitening::{whiten, whitened};
 use crate::{
-    Artifact, Callback, ConfigError, LrSchedule, ModelFn, OnBadSample, Position, Preparation, RankKind, Recomputation,
-    Resumed, RunConfig, ScheduleKind, Scores, Started, TargetKind, TrainConfig, TrainError, TrainingData, Tuning,
-    load_pretrained,
+    Artifact, Callback, ConfigError, LrSchedule, ModelFn, OnBadSample, Position, Preparation, RankKind, RankPlace,
+    Recomputation, Resumed, RunConfig, ScheduleKind, Scores, Started, TargetKind, TrainConfig, TrainError,
+    TrainingData, Tuning, load_pretrained,
 };
 
 impl Session {
@@ -58,10 +59,10 @@ impl Session {
             return Err(ConfigError::Value { what: format!("monitor {}", monitor.name), reason }.into());
         }
         data.parts().try_for_each(|(part, dataset)| data.check_labels(task.as_ref(), part, dataset.as_ref()))?;
-        let place = config.rank_stage(rank, world_size)?;
-        let map = ShardMap::new(config.shard_count(world_size), place.replicas)?;
+        let place = config.rank_place(rank, world_size)?;
+        let map = ShardMap::new(config.shard_count(world_size), place.replicas())?;
         let shards = map.shards();
-        let sharding = Sharding { local: map.local(place.replica), shards, batch: config.batch_per_shard(shards) };
+        let sharding = Sharding { local: map.local(place.replica()), shards, batch: config.batch_per_shard(shards) };
         let pool = DecodePool::new(trainer.decoders())?.timeout(config.timeout(world_size));
         let preparation = Preparation::of(config, data);
         let objective = objective.taught(config, &preparation, Some(data))?;
@@ -92,16 +93,15 @@ impl Session {
         let compile = |config: &TrainConfig| {
             compile_plans_of_ranks(config, &preparation, model, &objective, task.outputs(), &map, &device.target())
         };
-        let compile_stages = |config: &TrainConfig| {
-            compile_stages(config, &preparation, model, &objective, task.outputs(), shards, &device.target())
+        let compile_parts = |config: &TrainConfig| {
+            compile_parts(config, &preparation, model, &objective, task.outputs(), shards, &device.target())
         };
-        // The plans of the rank of each stage.
-        let own = |config: &TrainConfig| match compile_stages(config)?.into_iter().nth(place.stage) {
+        let own = |config: &TrainConfig| match compile_parts(config)?.into_iter().nth(place.plans()) {
             Some(own) => Ok(own),
             None => Ok::<_, TrainError>(compile(config)?.of_rank(rank)),
         };
         let mut plans = compile(config)?;
-        let hosting = Hosting::of(map, place.replica);
+        let hosting = Hosting::of(map, place.replica());
         let process = ProcessMemory {
             resident: resident_bytes() as usize,
             ranks: match config.rank_kind() {
@@ -137,7 +137,7 @@ impl Session {
             }
         }
         let config = &settled;
-        let stages = compile_stages(config)?;
+        let mut parts = compile_parts(config)?;
         if let Some(group) = group {
             compare_devices(group, device, run.program.share_devices)?;
         }
@@ -151,12 +151,12 @@ impl Session {
         let tuning = agree_on_algorithms(config, device, group, writer.as_mut(), &mut plans)?;
         if let Some(group) = group {
             compare_setup(group, run, data, &plans)?;
-            if !stages.is_empty() {
-                let texts: String = stages.iter().filter_map(|plans| Some(plans.train.as_ref()?.to_string())).collect();
-                group.compare(&[("plans of the stages", &texts)])?;
+            if !parts.is_empty() {
+                let texts: String = parts.iter().filter_map(|plans| Some(plans.train.as_ref()?.to_string())).collect();
+                group.compare(&[("plans of the parts", &texts)])?;
             }
         }
-        let replicas = group.filter(|_| !stages.is_empty()).map(|group| place.replicas_of(group)).transpose()?;
+        let replicas = group.filter(|_| !parts.is_empty()).map(|group| place.replicas_in(group)).transpose()?;
         let peers = replicas.as_ref().or(group);
         let head = match config.fine_tune {
             // A head is fitted to classes; others are trained by steps.
@@ -170,7 +170,7 @@ impl Session {
         let plans = plans.of_rank(rank);
         let loading = process.loading.max(head.as_ref().map_or(0, HeadPhase::bytes));
         let process = ProcessMemory { loading, ..process };
-        let program = program_memory(device, stages.get(place.stage).unwrap_or(&plans), &hosting)?;
+        let program = program_memory(device, parts.get(place.plans()).unwrap_or(&plans), &hosting)?;
         let program_with = |batch: usize| {
             program_memory(device, &own(&TrainConfig { batch: Some(batch), ..config.clone() })?, &hosting)
         };
@@ -182,9 +182,15 @@ impl Session {
             Ok(RankMemory::new(program_with(batch)?, on_device, batches, &process).total())
         };
         check_memory(group, memory.total(), process.own_resident(), sharding.batch, &with_batch)?;
-        let mut program: Box<dyn Program> = match group.filter(|_| !stages.is_empty()) {
-            Some(group) => Box::new(StagedProgram::new(device, plans, stages, place, group.clone())?),
-            None => device.compile(plans, trainer.group.clone())?,
+        let cut = parts.first().and_then(|plans| plans.evaluate.tensor_parallel.clone());
+        let mut program: Box<dyn Program> = match (group.filter(|_| !parts.is_empty()), place) {
+            (Some(group), RankPlace::Stage(place)) => {
+                Box::new(StagedProgram::new(device, plans, parts, place, group.clone())?)
+            }
+            (Some(group), RankPlace::Tensor(place)) => {
+                Box::new(TensorParallelProgram::new(device, plans, parts.swap_remove(0), place, group.clone())?)
+            }
+            (None, _) => device.compile(plans, trainer.group.clone())?,
         };
         initialize(program.as_mut(), config.seed)?;
         // Rank 0 may read files into a part of it, and pass on the whole.
@@ -236,8 +242,15 @@ impl Session {
         if let Some(teacher) = &objective.teacher {
             teacher.load(program.as_mut())?;
         }
-        if let Some(peers) = peers {
-            compare_weights(peers, program.as_mut(), position.is_resumed())?;
+        if let (Some(peers), Some(group)) = (peers, group) {
+            let resumed = position.is_resumed();
+            match program.parts() {
+                Some(parts) => {
+                    compare_weights(peers, parts, resumed)?;
+                    compare_weights(group, program.as_mut(), resumed)?;
+                }
+                None => compare_weights(peers, program.as_mut(), resumed)?,
+            }
         }
         // From here on a request to stop ends the run with a checkpoint. What comes before it leaves nothing.
         trainer.callbacks.control.requests.heed(true);
@@ -275,6 +288,7 @@ impl Session {
             sharding,
             map,
             place,
+            cut,
             replicas,
             preparation,
             tuning,
@@ -288,7 +302,7 @@ impl Session {
             resumed,
             lost_residuals: dropped,
             bad_samples,
-            paces: Paces::new(&map, place.stages, group),
+            paces: Paces::new(&map, &place, group),
             tracer: Tracer::new(config.trace_steps.unwrap_or(0)),
             stopping: false,
             saving: false,
@@ -344,12 +358,13 @@ impl Session {
             test_samples: data.test.as_ref().map_or(0, |test| test.len()),
             batch: self.sharding.batch,
             global_batch: self.sharding.global_batch(),
-            world_size: self.place.stages * self.place.replicas,
+            world_size: self.place.parts() * self.place.replicas(),
             shards: self.map.shards(),
             device: trainer.device.name(),
             loader_threads: trainer.decoders(),
             memory_bytes: self.memory.total(),
             memory: self.memory,
+            cut: self.cut.clone(),
             recomputed: plans.train.as_ref().and_then(|plan| plan.recomputed.clone()),
             tuning: self.tuning.clone(),
             pretrained: self.pretrained.as_ref().map(ToString::to_string),

@@ -28,7 +28,7 @@ impl Session {
         let Some(survivor) = self.survivor.take() else { return };
         let has_lost_one = matches!(error, TrainError::Cause(cause) if is_death(cause));
         // Elsewhere than under `ddp` a rank has a part of the state alone.
-        let is_whole = trainer.config.strategy == StrategyKind::Ddp && trainer.config.stages.is_empty();
+        let is_whole = trainer.config.strategy == StrategyKind::Ddp && !trainer.config.is_cut();
         if !has_lost_one || !is_whole {
             return;
         }

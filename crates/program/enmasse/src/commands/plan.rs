@@ -12,7 +12,7 @@ use enmasse_cuda::roofline::{GPUS, Gpu, target};
 use enmasse_datasets::DataKind;
 use enmasse_device::{Device, Hosting, Memory};
 use enmasse_graph::{Arena, Choices, Plan, Plans, Target};
-use enmasse_train::{Objective, Preparation, RunConfig, TrainConfig, compile_plans_of_ranks, compile_stages, tune};
+use enmasse_train::{Objective, Preparation, RunConfig, TrainConfig, compile_parts, compile_plans_of_ranks, tune};
 use enmasse_wording::{counted, grouped, mebibytes};
 
 use crate::command_line::arguments::{count, group, option, settings, settings_with, switch};
@@ -27,7 +27,7 @@ use crate::report::facts::tuned;
 pub fn command() -> Command {
     let print = Command::new("print")
         .about("Print what every rank runs: instructions, buckets, memory")
-        .args(settings_with("model size batch devices sync_bn strategy stages schedule_stages micro_batches", WITHOUT_DATA))
+        .args(settings_with("model size batch devices sync_bn strategy stages schedule_stages micro_batches tensor_parallel", WITHOUT_DATA))
         .args(settings("optimizer opt_arg momentum weight_decay no_decay_norm_bias clip_norm ema lookahead nesterov"))
         .args(settings("label_smoothing freeze freeze_layers freeze_bn layer_decay head_lr_mult unused_parameters"))
         .args(settings("drop_path recompute teacher distillation_alpha distillation_temperature"))
@@ -68,11 +68,11 @@ fn print(matches: &ArgMatches) -> Result<(), Failure> {
         let (_, tuning) = tune(device.as_ref(), &mut plans, Choices::default()).map_err(Failure::error)?;
         tuned(&tuning).for_each(say);
     }
-    let stages = stages(&config.train, classes, shards, &device.target())?;
-    if stages.is_empty() {
+    let parts = parts(&config.train, classes, shards, &device.target())?;
+    if parts.is_empty() {
         print_plans(&mut output, device.as_ref(), &plans, map, evaluates)?;
     }
-    for plans in &stages {
+    for plans in &parts {
         print_plans(&mut output, device.as_ref(), plans, map, evaluates)?;
     }
     output.finish()
@@ -120,12 +120,12 @@ fn roofline_of(name: &str, mut config: RunConfig, classes: usize, evaluates: boo
     Ok(roofline::table(plan, &measured, &algorithms))
 }
 
-/// The plans of each stage, if the model is cut.
-fn stages(config: &TrainConfig, classes: usize, shards: usize, target: &Target) -> Result<Vec<Plans>, Failure> {
+/// The plans of each part, if the model is cut.
+fn parts(config: &TrainConfig, classes: usize, shards: usize, target: &Target) -> Result<Vec<Plans>, Failure> {
     let model = enmasse_models::find(&config.model).map_err(Failure::usage)?;
     let (preparation, objective) = (Preparation::new(config, DataKind::Folder), Objective::default());
     let forward = |x, classes| model.forward(x, classes);
-    Ok(compile_stages(config, &preparation, &forward, &objective, classes, shards, target)?)
+    Ok(compile_parts(config, &preparation, &forward, &objective, classes, shards, target)?)
 }
 
 fn compiled(config: &TrainConfig, classes: usize, map: &ShardMap, target: &Target) -> Result<Plans, Failure> {

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 
 use enmasse_datasets::TaskKind;
-use enmasse_graph::Recomputed;
+use enmasse_graph::{Recomputed, TensorParallel};
 use enmasse_train::{FineTune, RankMemory, Resumed, RunConfig, RunPaths, SETTINGS, Started, TrainConfig, Tuning};
 use enmasse_wording::{counted, grouped, shell_word};
 
@@ -45,7 +45,9 @@ pub fn facts(started: &Started) -> Vec<String> {
         format!("augment:  {}", started.augmentation),
         format!("loader:   {} in every process", counted(started.loader_threads, "thread")),
     ];
-    lines.splice(1..1, memory(&started.memory).into_iter().chain(started.recomputed.as_ref().map(recomputation)));
+    let cut = started.cut.as_ref().and_then(|cut| cut_layers(cut, started.parameters));
+    let of_memory = memory(&started.memory).into_iter().chain(started.recomputed.as_ref().map(recomputation));
+    lines.splice(1..1, cut.into_iter().chain(of_memory));
     let (batch, global_batch) = (grouped(started.batch as u64), grouped(started.global_batch as u64));
     let mut batch = match started.shards == started.world_size {
         true => format!("batch:    {batch} per rank, {global_batch} in all"),
@@ -130,6 +132,19 @@ fn memory(memory: &RankMemory) -> Vec<String> {
         return vec![device, line("host:", memory.total(), "a rank", &process)];
     }
     vec![line("memory:", memory.total(), "a rank", &[program, process].concat())]
+}
+
+/// The layers that are cut over ranks, and the share of the model's parameters that these have.
+fn cut_layers(cut: &TensorParallel, all: usize) -> Option<String> {
+    let ((first, _), (last, _)) = (cut.layers.first()?, cut.layers.last()?);
+    let parameters: usize = cut.parameters.iter().map(|cut| cut.whole.elements()).sum();
+    Some(format!(
+        "cut:      {} from {first} to {last} over {}: {} of {} parameters",
+        counted(cut.layers.len(), "layer"),
+        counted(cut.ranks, "rank"),
+        grouped(parameters as u64),
+        grouped(all as u64)
+    ))
 }
 
 /// What is computed again in backward, and what that saves and costs.
@@ -223,6 +238,7 @@ mod tests {
             device: "cpu (avx2, 1 thread)".to_owned(),
             loader_threads: 1,
             memory_bytes: 332 << 20,
+            cut: None,
             recomputed: None,
             memory: RankMemory {
                 on_device: false,
@@ -290,6 +306,13 @@ metrics:  metrics.jsonl lacks 1 record of the 2 epochs before; the charts lack t
         let again = Started { recomputed, ..started.clone() };
         let expected = "memory:   recompute 9 of 16 blocks: 868 MiB -> 512 MiB of the plan, 21 % more operations";
         assert_eq!(facts(&again).iter().filter(|line| line.contains("recompute")).collect::<Vec<_>>(), [expected]);
+        let model = |x: Tensor| x.flatten().linear("fc1", 8).relu().linear("fc2", 4).relu().linear("fc3", 2);
+        let options = CompileOptions { tensor_parallel: Some(2), ..CompileOptions::new("mlp", 2, 4, 2) };
+        let cut = compile(&model, &options).unwrap().evaluate.tensor_parallel;
+        // The bias of the second one is whole.
+        let expected = "cut:      2 layers from fc1 to fc2 over 2 ranks: 424 of 438 parameters";
+        let lines = facts(&Started { cut, parameters: 438, ..started.clone() });
+        assert_eq!(lines.iter().filter(|line| line.starts_with("cut:")).collect::<Vec<_>>(), [expected]);
         let several = Started { shards: 4, batch: 16, ..started };
         let lines = facts(&several);
         assert!(lines[6].starts_with("batch:    16 per shard, 64 in all, of 4 shards on 2 ranks; "), "{}", lines[6]);

@@ -53,6 +53,7 @@ mod stage;
 mod status;
 mod stopping;
 mod tasks;
+mod tensor_parallel;
 mod terminal;
 mod test_part;
 mod torchrun;

@@ -189,6 +189,7 @@ impl Read {
             if !is_one && name != "data" {
                 let why = match name.as_str() {
                     "pipeline" => "name the layers before which the model is cut, such as --stages layer3",
+                    "tensor" => "give --tensor-parallel N, which is mode 1d",
                     _ => PARALLEL,
                 };
                 self.remark(&format!("parallel.{name}"), why);

@@ -55,7 +55,7 @@ fn keys_are_settings() {
         &[],
         &[
             "parallel.pipeline has no meaning here: name the layers before which the model is cut, such as --stages layer3",
-            "parallel.tensor has no meaning here: every rank trains the whole model on its share of the batch",
+            "parallel.tensor has no meaning here: give --tensor-parallel N, which is mode 1d",
         ],
     );
     check(

@@ -10,7 +10,7 @@ use enmasse_image::Crop;
 use enmasse_models::Model;
 use enmasse_train::{
     AllReduceAlgorithm, FineTune, Objective, Preparation, ProgramConfig, Recomputation, ReducePrecision, RunConfig,
-    RunPaths, SettingOrigins, TrainConfig, TrainingData, compile_plans, compile_stages,
+    RunPaths, SettingOrigins, TrainConfig, TrainingData, compile_parts, compile_plans,
 };
 use enmasse_wording::{counted, grouped, one_line};
 
@@ -86,7 +86,7 @@ impl Run {
         };
         let (train, target) = (&TrainConfig { recompute, ..config.train.clone() }, Target::default());
         compile_plans(train, &preparation, &forward, &objective, outputs, shards, &target)?;
-        compile_stages(train, &preparation, &forward, &objective, outputs, shards, &target)?;
+        compile_parts(train, &preparation, &forward, &objective, outputs, shards, &target)?;
         Ok(Run { config, origins: spec.origins.clone(), model, data })
     }
 
