@@ -1,7 +1,7 @@
 //! The device itself, which only makes programs.
 
 use enmasse_comm::Group;
-use enmasse_device::{Device, DeviceError, DeviceRequest, Hosting, Memory, Program, Summation};
+use enmasse_device::{Device, DeviceError, DeviceRequest, Hosting, Memory, Program};
 use enmasse_graph::{Plans, Role};
 
 use crate::ReferenceProgram;
