@@ -4,6 +4,7 @@ mod against_reference;
 mod bf16;
 mod common;
 mod fused;
+mod many_ranks;
 mod metrics;
 mod programs;
 mod replicated;
