@@ -353,8 +353,7 @@ impl Seat<'_> {
             let text = addresses.get(other).ok_or_else(|| board.nonsense("a missing address"))?;
             let mut address: SocketAddr = text.parse().map_err(|_| board.nonsense("a malformed address"))?;
             if address.ip().is_unspecified() {
-                // It is rank 0 of the job or on its machine, and listens on all addresses: use the one at which this rank reached
-                // rank 0.
+                // Rank 0 of the job, or a rank on its machine, listens on all addresses: use the one that reached rank 0.
                 address.set_ip(network.ip_of_rank_0);
             }
             let introduction = Introduction { target: self.job_ranks[other], ..gate.own.clone() };
@@ -455,9 +454,8 @@ mod tests {
     /// 0, played by the test, publishes.
     fn share(path: &str, infos: [[&'static str; 3]; 3]) -> Vec<(Vec<usize>, bool, Vec<String>)> {
         let values = Arc::new(crate::store::Values::new(3));
-        for (subject, value) in [("memory", path), ("mapped", "")] {
-            values.give(0, subject, value.as_bytes()).unwrap();
-        }
+        values.give(0, "memory", path.as_bytes()).unwrap();
+        values.give(0, "mapped", b"").unwrap();
         let ranks = [1, 2].map(|rank| {
             let store = Store::Here(values.clone(), rank);
             std::thread::spawn(move || {
