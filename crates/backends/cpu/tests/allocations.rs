@@ -67,8 +67,8 @@ fn ranks_over_tcp() -> Vec<Group> {
     let address = format!("tcp://{}", listener.local_addr().unwrap());
     let [mut first, mut second] = [0, 1].map(|rank| Rendezvous::tcp(&address, rank, 2).unwrap());
     first.listener = Some(listener);
-    [&mut first, &mut second].map(|rank| rank.transport = TransportChoice::Tcp);
-    let second = std::thread::spawn(|| second.join().unwrap());
+    (first.transport, second.transport) = (TransportChoice::Tcp, TransportChoice::Tcp);
+    let second = std::thread::spawn(move || second.join().unwrap());
     vec![first.join().unwrap(), second.join().unwrap()]
 }
 
