@@ -52,6 +52,8 @@ struct BuilderState {
     layer: String,
     /// The function of logits and targets that is being recorded, if it is one: `the loss`, `metric NAME`.
     function: Option<String>,
+    /// The numbers of nodes after which a stage begins.
+    stages: Vec<usize>,
     error: Option<GraphError>,
 }
 
@@ -83,8 +85,18 @@ impl Builder {
         graph.add_value("sample_indices", [batch].into(), DType::I64, Role::Input);
         let filters = FilterOrder::default();
         let (phase, layer) = (Phase::Forward, "input".into());
-        let state =
-            BuilderState { graph, mode, seed, filters, drop_path: None, phase, layer, function: None, error: None };
+        let state = BuilderState {
+            graph,
+            mode,
+            seed,
+            filters,
+            drop_path: None,
+            phase,
+            layer,
+            function: None,
+            stages: Vec::new(),
+            error: None,
+        };
         Builder { state: Rc::new(RefCell::new(state)), batch, size }
     }
 
@@ -211,6 +223,21 @@ impl Tensor {
     pub fn checkpoint(self) -> Tensor {
         self.change_graph(|graph| graph.values[self.id.0].checkpoint = true);
         self
+    }
+
+    /// Begins a stage of the model with the next named layer: [`crate::stages_of`] gives the names that [`crate::StageCut::begins`] takes.
+    /// Where a model is not cut, it means nothing.
+    pub fn begin_stage(self) -> Tensor {
+        let mut state = self.state.borrow_mut();
+        let nodes = state.graph.nodes.len();
+        state.stages.push(nodes);
+        drop(state);
+        self
+    }
+
+    /// The numbers of nodes after which a stage begins.
+    pub(crate) fn stages(&self) -> Vec<usize> {
+        self.state.borrow().stages.clone()
     }
 
     /// Begins a named layer.

@@ -78,7 +78,7 @@ pub use passes::{
 pub use plan::{Plan, Plans, StateTensor};
 pub use quantization::quantized_values;
 pub use recomputation::{Recompute, Recomputed};
-pub use stage::{Stage, StageAction, StageCut, StageSchedule};
+pub use stage::{Stage, StageAction, StageCut, StageSchedule, stages_of};
 pub use target::{Fuse, Target};
 pub use teacher::{TEACHER_PREFIX, Teacher};
 pub use value::{Axes, Parameter, Role, Value, ValueId};

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::{CompileOptions, GraphError, LayerRates, Metric, Recompute, Strategy};
+use crate::{Builder, CompileOptions, GraphError, LayerRates, Metric, Mode, Node, Recompute, Strategy, Tensor};
 
 /// Which micro-batch a stage computes when, as a name of the field's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -113,6 +113,34 @@ impl StageCut {
     }
 }
 
+/// The layers that begin a stage of a model that says so itself ([`Tensor::begin_stage`]), in its order; none if it does not. The options
+/// give the images that the model takes.
+///
+/// # Errors
+/// The model's first error in a layer, or a stage begins after the last layer.
+///
+/// ```
+/// use enmasse_graph::{CompileOptions, Tensor, stages_of};
+/// let model = |x: Tensor| x.flatten().linear("fc1", 32).relu().begin_stage().linear("fc2", 10);
+/// assert_eq!(stages_of(&model, &CompileOptions::new("mlp", 8, 16, 10))?, ["fc2"]);
+/// # Ok::<(), enmasse_graph::GraphError>(())
+/// ```
+pub fn stages_of(model: &dyn Fn(Tensor) -> Tensor, options: &CompileOptions) -> Result<Vec<String>, GraphError> {
+    // In evaluation, whose layers training has, too.
+    let builder = Builder::new(options.batch, options.size, Mode::Evaluate, options.seed);
+    let logits = model(builder.pixels(&options.mean, &options.std));
+    let stages = logits.stages();
+    let nodes = builder.finish(&logits, options.classes)?.graph.nodes;
+    let begin = |first: usize| {
+        let before = first.checked_sub(1).map(|last| &nodes[last].layer);
+        let next: Option<&Node> = nodes[first..].iter().find(|node| Some(&node.layer) != before);
+        next.map(|node| node.layer.clone()).ok_or_else(|| {
+            GraphError::Option("a stage begins after the model's last layer: begin it before a named one".into())
+        })
+    };
+    stages.into_iter().map(begin).collect()
+}
+
 /// The stage of its model that a plan is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stage {
@@ -163,6 +191,25 @@ impl fmt::Display for Stage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Conv;
+
+    #[test]
+    fn models_say_where_stages_begin() {
+        let check = |model: &dyn Fn(Tensor) -> Tensor, expected: Result<&[&str], &str>| {
+            let found = stages_of(model, &CompileOptions::new("net", 2, 8, 5)).map_err(|error| error.to_string());
+            let expected = expected.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
+            assert_eq!(found, expected.map_err(str::to_owned));
+        };
+        check(&|x| x.flatten().linear("a", 5), Ok(&[]));
+        // Dropout is no layer of evaluation, and an activation belongs to the layer before it.
+        let halves = |x: Tensor| {
+            let x = x.conv2d("a", Conv::new(4, 3)).begin_stage().relu().conv2d("b", Conv::new(4, 3));
+            x.flatten().begin_stage().dropout("drop", 0.5).linear("c", 5)
+        };
+        check(&halves, Ok(&["b", "c"]));
+        let late = |x: Tensor| x.flatten().linear("a", 5).begin_stage();
+        check(&late, Err("a stage begins after the model's last layer: begin it before a named one"));
+    }
 
     #[test]
     fn schedules_order_the_micro_batches() {

@@ -144,6 +144,7 @@ impl Forward {
             phase,
             layer,
             function: function_name,
+            stages: Vec::new(),
             error: None,
         };
         let state = Rc::new(RefCell::new(state));
