@@ -149,20 +149,20 @@ def names(share):
 def draw(folder, share):
     """Writes all layouts into a new folder."""
     entries = names(share)
-    pictures = {part: Images(part) for part in entries}
-    write_folders(folder / "folders", entries, pictures)
+    drawn = {part: Images(part) for part in entries}
+    write_folders(folder / "folders", entries, drawn)
     write_kaggle(folder / "kaggle", folder / "folders", entries["val"])
-    write_shards(folder / "shards", entries, pictures)
+    write_shards(folder / "shards", entries, drawn)
 
 
-def write_folders(folder, entries, pictures):
+def write_folders(folder, entries, drawn):
     """torchvision's layout."""
     for part, images in entries.items():
         for label in range(CLASSES):
             (folder / part / wordnet(label)).mkdir(parents=True)
         for label, number, name in images:
             with open(f"{folder}/{part}/{wordnet(label)}/{name}", "wb", buffering=0) as file:
-                file.write(pictures[part].file(label, number))
+                file.write(drawn[part].file(label, number))
 
 
 def write_kaggle(folder, folders, validation):
@@ -187,7 +187,7 @@ def member(name, content):
     return bytes(head) + content + bytes(-len(content) % 512)
 
 
-def write_shards(folder, entries, pictures):
+def write_shards(folder, entries, drawn):
     """WebDataset's archives, as those of ImageNet: the images in random order, each with a file that has its class."""
     folder.mkdir()
     for part, images in entries.items():
@@ -195,6 +195,6 @@ def write_shards(folder, entries, pictures):
         for shard, first in enumerate(range(0, len(images), SHARD)):
             with open(folder / f"imagenet-{part}-{shard:06}.tar", "wb", buffering=1 << 20) as archive:
                 for label, number, name in images[first : first + SHARD]:
-                    archive.write(member(name, pictures[part].file(label, number)))
+                    archive.write(member(name, drawn[part].file(label, number)))
                     archive.write(member(name.removesuffix(".JPEG") + ".cls", wordnet(label).encode()))
                 archive.write(bytes(1024))
