@@ -208,6 +208,7 @@ pub fn settings(config: &RunConfig) -> String {
 
 #[cfg(test)]
 mod tests {
+    use enmasse_graph::{CompileOptions, Tensor, compile};
     use enmasse_image::Normalization;
     use enmasse_train::{Change, RunEvent};
 
