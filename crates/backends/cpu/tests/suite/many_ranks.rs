@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use enmasse_comm::{Group, Rendezvous};
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_device::{Device, HostBatch, Hosting, StepInputs, StepMetrics};
+use enmasse_device::{Device, Hosting, StepInputs, StepMetrics};
 use enmasse_graph::{BucketSizes, CompileOptions, Mode, Phase, Plans, Tensor};
-use enmasse_tensor::RandomStream;
 
-use crate::common::fill;
+use crate::common::{fill, samples_of};
 
 const SIZE: usize = 8;
 const CLASSES: usize = 5;
@@ -29,16 +28,7 @@ fn plans(device: &Cpu, shards: usize, buckets: BucketSizes) -> Plans {
 
 /// The inputs of the shards that a program hosts: a sample each.
 fn inputs(step: u64, shards: std::ops::Range<usize>) -> StepInputs {
-    let of_shard = |shard: usize| {
-        let mut noise = RandomStream::new(1, "pictures", step, shard as u64);
-        (0..SIZE * SIZE * 3).map(move |_| noise.next_u32() as u8)
-    };
-    let batch = HostBatch {
-        labels: shards.clone().map(|shard| (shard % CLASSES) as i32).collect(),
-        sample_indices: shards.clone().map(|shard| shard as u64).collect(),
-        images: shards.flat_map(of_shard).collect(),
-        ..HostBatch::default()
-    };
+    let batch = samples_of(step, shards, [1, SIZE, CLASSES]);
     StepInputs { learning_rate: 0.05, optimizer_step: step, ..StepInputs::evaluation(batch.into()) }
 }
 

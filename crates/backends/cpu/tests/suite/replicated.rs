@@ -5,12 +5,11 @@ use std::thread;
 
 use enmasse_comm::{Group, ShardMap};
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_device::{Device, HostBatch, Hosting, Program, StepInputs, StepMetrics};
+use enmasse_device::{Device, Hosting, Program, StepInputs, StepMetrics};
 use enmasse_graph::{Arena, Averaging, CompileOptions, Conv, Metric, Mode, Phase, Plans, Strategy, Tensor};
 use enmasse_reference::{Reference, aliasing_is_safe};
-use enmasse_tensor::RandomStream;
 
-use crate::common::fill;
+use crate::common::{fill, samples_of};
 
 const SIZE: usize = 8;
 /// Samples per shard.
@@ -37,18 +36,7 @@ fn plans(device: &dyn Device, shards: usize, strategy: Strategy) -> Plans {
 
 /// The inputs of the shards that a program hosts.
 fn inputs(step: u64, shards: std::ops::Range<usize>) -> StepInputs {
-    let image = SIZE * SIZE * 3;
-    let of_shard = |shard: usize| {
-        let mut noise = RandomStream::new(1, "pictures", step, shard as u64);
-        (0..BATCH * image).map(move |_| noise.next_u32() as u8)
-    };
-    let samples = shards.start * BATCH..shards.end * BATCH;
-    let batch = HostBatch {
-        images: shards.flat_map(of_shard).collect(),
-        labels: samples.clone().map(|sample| (sample % CLASSES) as i32).collect(),
-        sample_indices: samples.map(|sample| sample as u64).collect(),
-        ..HostBatch::default()
-    };
+    let batch = samples_of(step, shards, [BATCH, SIZE, CLASSES]);
     StepInputs { learning_rate: 0.05, optimizer_step: step, ..StepInputs::evaluation(batch.into()) }
 }
 

@@ -11,10 +11,9 @@ use enmasse_graph::{
     Activation, CompileOptions, Conv, Metric, Mode, Phase, Plans, Precision, StageCut, StageSchedule, Tensor,
 };
 use enmasse_reference::{Reference, RoundingReference, aliasing_is_safe};
-use enmasse_tensor::RandomStream;
 use proptest::prelude::*;
 
-use crate::common::fill;
+use crate::common::{fill, samples_of};
 
 const SIZE: usize = 8;
 /// Samples per shard.
@@ -102,19 +101,7 @@ fn plans(device: &dyn Device, net: &Net, shards: usize, precision: Precision, st
 
 /// The inputs of the shards that a program hosts.
 fn inputs(step: u64, shards: Range<usize>) -> StepInputs {
-    let image = SIZE * SIZE * 3;
-    let of_shard = |shard: usize| {
-        let mut noise = RandomStream::new(1, "images", step, shard as u64);
-        (0..BATCH * image).map(move |_| noise.next_u32() as u8)
-    };
-    let samples = shards.start * BATCH..shards.end * BATCH;
-    let batch = HostBatch {
-        images: shards.flat_map(of_shard).collect(),
-        labels: samples.clone().map(|sample| (sample % CLASSES) as i32).collect(),
-        sample_indices: samples.map(|sample| sample as u64).collect(),
-        loss_weight: Some(1.25),
-        ..HostBatch::default()
-    };
+    let batch = HostBatch { loss_weight: Some(1.25), ..samples_of(step, shards, [BATCH, SIZE, CLASSES]) };
     StepInputs { learning_rate: 0.05, optimizer_step: step, ..StepInputs::evaluation(batch.into()) }
 }
 

@@ -12,10 +12,9 @@ use enmasse_device::{Device, HostBatch, Program, StepInputs, StepMetrics, Tensor
 use enmasse_graph::optimizers::AdamW;
 use enmasse_graph::{CompileOptions, Conv, Metric, Mode, Optimizer, Phase, Plans, Precision, Tensor, TensorParallel};
 use enmasse_reference::{Reference, aliasing_is_safe};
-use enmasse_tensor::RandomStream;
 use proptest::prelude::*;
 
-use crate::common::fill;
+use crate::common::{fill, samples_of};
 
 const SIZE: usize = 8;
 /// Samples per shard.
@@ -112,19 +111,7 @@ fn plans(device: &dyn Device, net: &Net, run: Run, tensor_parallel: Option<usize
 
 /// The inputs of the shards that a program hosts.
 fn inputs(step: u64, shards: Range<usize>, loss_weight: Option<f32>) -> StepInputs {
-    let image = SIZE * SIZE * 3;
-    let of_shard = |shard: usize| {
-        let mut noise = RandomStream::new(1, "images", step, shard as u64);
-        (0..BATCH * image).map(move |_| noise.next_u32() as u8)
-    };
-    let samples = shards.start * BATCH..shards.end * BATCH;
-    let batch = HostBatch {
-        images: shards.flat_map(of_shard).collect(),
-        labels: samples.clone().map(|sample| (sample % CLASSES) as i32).collect(),
-        sample_indices: samples.map(|sample| sample as u64).collect(),
-        loss_weight,
-        ..HostBatch::default()
-    };
+    let batch = HostBatch { loss_weight, ..samples_of(step, shards, [BATCH, SIZE, CLASSES]) };
     StepInputs { learning_rate: 0.01, optimizer_step: step, ..StepInputs::evaluation(batch.into()) }
 }
 

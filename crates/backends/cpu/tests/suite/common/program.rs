@@ -103,6 +103,21 @@ impl Batch {
     }
 }
 
+/// The samples of some shards in a step, `batch` a shard: random images of `size` by `size` pixels, and labels in turn.
+pub fn samples_of(step: u64, shards: Range<usize>, [batch, size, classes]: [usize; 3]) -> HostBatch {
+    let of_shard = |shard: usize| {
+        let mut noise = RandomStream::new(1, "images", step, shard as u64);
+        (0..batch * size * size * 3).map(move |_| noise.next_u32() as u8)
+    };
+    let samples = shards.start * batch..shards.end * batch;
+    HostBatch {
+        images: shards.flat_map(of_shard).collect(),
+        labels: samples.clone().map(|sample| (sample % classes) as i32).collect(),
+        sample_indices: samples.map(|sample| sample as u64).collect(),
+        ..HostBatch::default()
+    }
+}
+
 fn norm(values: impl Iterator<Item = f64>) -> f64 {
     values.map(|v| v * v).sum::<f64>().sqrt()
 }
