@@ -228,7 +228,7 @@ class Rehearsal:
         table("Loading from the packed file, two threads", ["transform", "images/s", "processor time, ms", "first batch, ms", "memory, MiB"], rows)
 
     def train(self, out, *words):
-        return Run([self.enmasse, "train", self.packed, *NET, "--save-every", self.save_every(), "--log-every", 5, "--out", out, "--json", *words])
+        return Run([self.enmasse, "train", self.packed, *NET, "--save-every", self.save_every(), "--log-every", max(1, self.save_every() // 20), "--out", out, "--json", *words])
 
     def save_every(self):
         """Ten checkpoints an epoch."""
