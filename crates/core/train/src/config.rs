@@ -470,7 +470,7 @@ settings! {
         /// Order of sums by NCCL
         /// Where NCCL exchanges the gradients of GPUs. "auto" is its own order, which depends on the number of ranks. "tree" is the fixed tree, in which --shards give the same bits on any number of ranks: each rank gathers the gradients of all.
         sum: SumOrder = SumOrder::Auto, "ORDER", ANY, Run, program;
-        /// Type of travelling gradients
+        /// Type that is sent
         /// "bf16" and "f16" halve what crosses between nodes. What rounding loses is kept and added in the next step (error feedback: docs/collectives.md). By NCCL "bf16" halves what travels between GPUs, as bf16_compress_hook of PyTorch's DDP does. Losses and metrics stay f32.
         reduce_precision: ReducePrecision = ReducePrecision::F32, "TYPE", ANY, Run;
         /// Algorithm of all-reduces
