@@ -310,8 +310,8 @@ class Settings(TypedDict, total=False):
     number of ranks. "tree" is the fixed tree, in which --shards give the same bits on any number of ranks: each rank
     gathers the gradients of all. Default: auto."""
     reduce_precision: Literal["f32", "bf16", "f16"] | None
-    """Type that is sent. "bf16" and "f16" halve what crosses between nodes. What rounding loses is kept and
-    added in the next step (error feedback: docs/collectives.md). By NCCL "bf16" halves what travels between GPUs, as
+    """Type that is sent. "bf16" and "f16" halve what crosses between nodes. What rounding loses is kept and added in
+    the next step (error feedback: docs/collectives.md). By NCCL "bf16" halves what travels between GPUs, as
     bf16_compress_hook of PyTorch's DDP does. Losses and metrics stay f32. Default: f32."""
     all_reduce: Literal["tree", "ring", "halving-doubling", "direct", "hierarchical"] | None
     """Algorithm of all-reduces. The order in which ranks add up gradients, and the way these travel. "tree" adds up
