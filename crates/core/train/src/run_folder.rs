@@ -424,6 +424,16 @@ impl RunFolder {
         Ok(RunFolder { paths, claim })
     }
 
+    /// Removes incomplete files that killed ranks of an earlier attempt left among the logs. Call it before ranks of this one write
+    /// there.
+    pub(crate) fn clear_logs(&self) -> Result<(), RunError> {
+        let logs = self.paths.root().join("logs");
+        if logs.is_dir() {
+            remove_temporaries(&logs)?;
+        }
+        Ok(())
+    }
+
     /// The paths in the folder.
     pub fn paths(&self) -> &RunPaths {
         &self.paths

@@ -83,6 +83,7 @@ impl RunWriter {
         let named = config.resume.run().or(config.out.as_deref());
         let paths = locate_run(named, &config.model, config.resume.is_on(), config.data.as_deref(), attempt)?;
         let folder = RunFolder::open(paths, config.resume.clone(), attempt)?;
+        folder.clear_logs()?;
         let from = folder.paths().resumed_checkpoint(&config.resume);
         let saved = if from.exists() { Some(CheckpointFile::open(&from)?) } else { None };
         let mut meta = CheckpointMeta {

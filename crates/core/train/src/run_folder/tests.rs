@@ -177,6 +177,21 @@ fn of_two_later_starts_at_once_the_last_keeps_the_run() {
 }
 
 /// The critical moment: the file is complete, and about to be renamed.
+/// A rank that was killed while it wrote its latest operations left the file for ever.
+#[test]
+fn incomplete_files_of_killed_ranks_are_removed_from_the_logs() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = open(root.path(), false).unwrap();
+    folder.clear_logs().unwrap();
+    let logs = root.path().join("logs");
+    std::fs::create_dir(&logs).unwrap();
+    for name in [".enmasse-1-0.tmp", "flight-1.json", "rank-1.log"] {
+        std::fs::write(logs.join(name), "").unwrap();
+    }
+    folder.clear_logs().unwrap();
+    assert_eq!(names(&logs), ["flight-1.json", "rank-1.log"]);
+}
+
 #[test]
 fn a_write_in_progress_is_lost_when_the_run_is_taken_over() {
     let folder = tempfile::tempdir().unwrap();

@@ -246,7 +246,7 @@ fn fitted(text: &str, width: Option<usize>) -> String {
 enum LineKind {
     /// For people, besides the figures.
     Fact,
-    /// For people, from any rank: the first one may be the one that is gone.
+    /// For people, from any rank, as far as its launcher shows it: the first one may be the one that is gone.
     Survival,
     /// A result.
     Figure,

@@ -70,7 +70,7 @@ fn disturb(reference: &Reference, fault: Fault, tcp: bool, run: &Path, start: St
         check_losses(reference, &ended)?;
         check_whole(run)?;
         if let (Some(_), Start::Fresh | Start::Resumed) = (&ended.hit, start) {
-            check_nothing_lost(&ended, fault, step_of(run)?)?;
+            check_nothing_lost(run, &ended, fault)?;
         }
         let twice = ended.steps().windows(2).find(|pair| pair[1] <= pair[0]).map(|pair| pair[1]);
         check(twice.is_none(), || format!("step {twice:?} ran twice"))?;
@@ -207,11 +207,22 @@ fn step_of(run: &Path) -> Result<u64, String> {
     Ok(checkpoint.meta.optimizer_step)
 }
 
+/// What ranks have written to their logs about what they saved after the death of another one.
+fn survivals(run: &Path) -> Vec<String> {
+    let logs = fs::read_dir(run.join("logs")).into_iter().flatten().flatten();
+    let texts = logs.filter_map(|log| fs::read_to_string(log.path()).ok());
+    texts
+        .flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>())
+        .filter(|line| line.contains("rank is gone"))
+        .collect()
+}
+
 /// After the death of a rank the others have saved each step that they have finished. Rank 0, if it is left, has told of each. On a
 /// disk that is too busy to write a checkpoint in their time they say so.
-fn check_nothing_lost(ended: &Ended, fault: Fault, saved: u64) -> Result<(), String> {
-    let told = ended.steps().last().copied().unwrap_or(0);
-    if ended.stderr.contains("is not saved: it took longer than") {
+fn check_nothing_lost(run: &Path, ended: &Ended, fault: Fault) -> Result<(), String> {
+    let (told, saved) = (ended.steps().last().copied().unwrap_or(0), step_of(run)?);
+    let survivals = survivals(run);
+    if survivals.iter().any(|line| line.contains("is not saved: it took longer than")) {
         return Ok(());
     }
     let holds = match fault.act {
@@ -222,7 +233,7 @@ fn check_nothing_lost(ended: &Ended, fault: Fault, saved: u64) -> Result<(), Str
         Act::KillSurvivorToo { .. } => saved + 1 >= told,
         _ => true,
     };
-    check(holds, || format!("told of step {told}, but {saved} is saved"))
+    check(holds, || format!("told of step {told}, but {saved} is saved; logs say {survivals:?}"))
 }
 
 /// A resumed run goes on after the step that is saved.
