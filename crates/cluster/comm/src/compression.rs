@@ -1,7 +1,7 @@
 //! Sums whose values cross between nodes in 16 bits, with *error feedback*: what rounding loses is kept and added later.
 //!
-//! A node's values are added in f32, and rounded as they leave it: half the bytes. Whoever rounds first adds what it has kept
-//! of these elements, and keeps what it loses now. So nothing is lost for good: over all sums so far, the results and what all
+//! A node's values are added in f32, and rounded as they leave it: half the bytes. Before it rounds, a rank adds what it has
+//! kept of these elements, and it keeps what it loses now. So nothing is lost for good: over all sums so far, the results and what all
 //! ranks keep add up to what all ranks gave. A gradient that is too small beside others to change a rounded sum does so
 //! once enough of it has been kept.
 //!

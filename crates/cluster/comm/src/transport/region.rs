@@ -83,8 +83,8 @@ impl Counters {
         self.processor.load(Ordering::Relaxed) == sched_getcpu() as u32
     }
 
-    /// One moment of a short wait for the owner. With fewer cores than ranks, or on the owner's core, the core goes to whoever is
-    /// next there: to spin would only keep it from the owner.
+    /// One moment of a short wait for the owner. With fewer cores than ranks, or on the owner's core, the core goes to the thread
+    /// that is next there: to spin would only keep it from the owner.
     pub(crate) fn spin(&self, are_more_than_cores: bool) {
         if are_more_than_cores || self.shares_processor() {
             std::thread::yield_now();
