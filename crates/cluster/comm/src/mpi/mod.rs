@@ -50,6 +50,9 @@ pub(crate) trait Runtime: Send + Sync {
     /// The library's own sum over all processes, in place. Blocks.
     fn all_reduce(&self, data: &mut [f32]) -> io::Result<()>;
 
+    /// The library's own barrier of all processes. Blocks.
+    fn barrier(&self) -> io::Result<()>;
+
     /// Links to the processes with these numbers, by messages with a tag of their own.
     fn links(self: Arc<Self>, peers: Vec<usize>, tag: i32) -> io::Result<Box<dyn Links>>;
 }
@@ -185,6 +188,13 @@ impl<H: Handle> Runtime for Mpi<H> {
         let code =
             unsafe { (self.functions.MPI_Allreduce)(in_place, data.as_mut_ptr().cast(), count, *float, *sum, *world) };
         self.check("MPI_Allreduce", code)
+    }
+
+    fn barrier(&self) -> io::Result<()> {
+        let _call = lock(&self.calls);
+        // SAFETY: MPI has started, and the communicator is that of all processes.
+        let code = unsafe { (self.functions.MPI_Barrier)(self.objects.world) };
+        self.check("MPI_Barrier", code)
     }
 
     fn links(self: Arc<Self>, peers: Vec<usize>, tag: i32) -> io::Result<Box<dyn Links>> {

@@ -1,4 +1,4 @@
-//! The sums of an MPI library itself, to compare ours with. Groups do not use them.
+//! The sums and barriers of an MPI library itself, to compare ours with. Groups do not use them.
 
 use std::io;
 use std::sync::Arc;
@@ -47,6 +47,14 @@ impl MpiSums {
     /// The library's own.
     pub fn all_reduce(&self, data: &mut [f32]) -> io::Result<()> {
         self.runtime.all_reduce(data)
+    }
+
+    /// `MPI_Barrier`.
+    ///
+    /// # Errors
+    /// The library's own.
+    pub fn barrier(&self) -> io::Result<()> {
+        self.runtime.barrier()
     }
 }
 

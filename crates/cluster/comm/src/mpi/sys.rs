@@ -75,6 +75,7 @@ functions! {
             operation: H,
             communicator: H,
         ) -> c_int;
+        fn MPI_Barrier(communicator: H) -> c_int;
         fn MPI_Test(request: *mut H, done: *mut c_int, status: *mut Status) -> c_int;
         fn MPI_Get_count(status: *const Status, datatype: H, count: *mut c_int) -> c_int;
     }

@@ -112,7 +112,11 @@ fn sums_over_both_transports() {
     let chart = folder.path().join("sums.svg");
     let others = ["--algorithms", "tree,ring,halving-doubling", "--svg", chart.to_str().unwrap(), "--json"];
     let found = enmasse(&[&command[..], &others].concat()).well().json();
-    let (found, beside): (Vec<_>, Vec<_>) = found.iter().partition(|row| !row["model"].is_null());
+    let (barriers, found): (Vec<_>, Vec<_>) = found.iter().partition(|row| row["operation"] == "barrier");
+    let waited: Vec<_> = barriers.iter().map(|row| row["transport"].as_str().unwrap()).collect();
+    assert!(waited.starts_with(&["shared", "tcp"]) && waited[2..].iter().all(|over| *over == "mpi"), "{waited:?}");
+    assert!(barriers.iter().all(|row| row["bytes"] == 0 && row["min_us"].as_f64().unwrap() > 0.0), "{barriers:?}");
+    let (found, beside): (Vec<_>, Vec<_>) = found.into_iter().partition(|row| !row["model"].is_null());
     let named = |row: &Value| {
         let text = |key: &str| row[key].as_str().unwrap().to_owned();
         (text("transport"), text("algorithm"), row["bytes"].as_u64().unwrap())
@@ -140,7 +144,7 @@ fn sums_over_both_transports() {
     assert_eq!(firsts[..3], ["3", "algorithm", "shared"], "{table}");
     assert_eq!(
         ["shared", "tcp"].map(|over| firsts.iter().filter(|first| **first == over).count()),
-        [10, 10],
+        [11, 11],
         "{table}"
     );
     refused(&enmasse(&["bench", "allreduce", "--ranks", "1"]), 2, &["--ranks 1: a sum needs at least 2"]);

@@ -1,4 +1,4 @@
-"""The all-reduce of PyTorch's Gloo over processes of this machine, in JSON lines: RANKS BYTES,... BUDGET PORT RANK OUTPUT."""
+"""The all-reduce and the barrier of PyTorch's Gloo over processes of this machine, in JSON lines: RANKS BYTES,... BUDGET PORT RANK OUTPUT."""
 import json
 import os
 import subprocess
@@ -27,19 +27,23 @@ torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
 
 
-def call(data):
-    start = time.perf_counter()
-    dist.all_reduce(data)
-    return time.perf_counter() - start
+def measure(operation, size):
+    def call():
+        start = time.perf_counter()
+        operation()
+        return time.perf_counter() - start
+
+    last = [call() for _ in range(3)][-1]
+    calls = torch.tensor([max(5, min(1000, int(float(budget) / last)))])
+    dist.broadcast(calls, 0)
+    return {"version": torch.__version__, "bytes": size, "times": [call() for _ in range(int(calls))]}
 
 
 lines = []
 for size in map(int, sizes.split(",")):
     data = torch.zeros(size // 4)
-    last = [call(data) for _ in range(3)][-1]
-    calls = torch.tensor([max(5, min(1000, int(float(budget) / last)))])
-    dist.broadcast(calls, 0)
-    lines.append({"version": torch.__version__, "bytes": size, "times": [call(data) for _ in range(int(calls))]})
+    lines.append(measure(lambda: dist.all_reduce(data), size))
+lines.append(measure(dist.barrier, None))
 dist.destroy_process_group()
 if rank == 0:
     with open(output, "w") as file:

@@ -1,5 +1,5 @@
-//! `enmasse bench allreduce`: the time of a sum over ranks of this machine by algorithm and size, through shared memory and over
-//! TCP, beside what a model predicts and what other programs take.
+//! `enmasse bench allreduce`: the time of a sum over ranks of this machine by algorithm and size, and of a barrier, through shared
+//! memory and over TCP, beside what a model predicts and what other programs take.
 //!
 //! Each transport is a job of its own, whose ranks are processes. Rank 0 leaves what it measures in a file.
 
@@ -28,7 +28,7 @@ use crate::ranks::interrupt::Interrupts;
 use crate::ranks::launched::Launched;
 use model::Model;
 use others::{LAUNCHERS, gloo};
-use row::{Row, header};
+use row::{Operation, Row, header};
 
 /// Bytes of the sums.
 const SIZES: &str = "4096,65536,1048576,26214400,104857600";
@@ -41,18 +41,18 @@ const SHARED: &str = "shared";
 const TCP: &str = "tcp";
 
 const DETAILS: &str = "\
-Sums of f32, one after another; the time is rank 0's, the median and the least of all calls. Bandwidths are those of nccl-tests, in 10^9 \
+Sums of f32, one after another, then barriers; the time is rank 0's, the median and the least of all calls. Bandwidths are those of nccl-tests, in 10^9 \
 bytes a second: algbw is the sum's bytes over the median, and busbw is 2(N-1)/N of it, which every rank must at least send. \
 sent and received are counted bytes of a call, of the rank with the most. The model is rounds of a latency, and bytes that are copied \
 and added, each measured at the start of a job; docs/collectives.md has its formulas, and those of the algorithms.
 
-Over TCP every rank is a node of its own. MPI's own sums are beside ours where an mpirun of Open MPI or MPICH is there, and those of \
+Over TCP every rank is a node of its own. MPI's own sums and barriers are beside ours where an mpirun of Open MPI or MPICH is there, and those of \
 Gloo with --python.";
 
 pub fn command() -> Command {
     let names: Vec<_> = Algorithm::ALL.iter().map(|algorithm| algorithm.name()).collect();
     Command::new("allreduce")
-        .about("Time sums over ranks of this machine, by algorithm and size: shared memory, and TCP on loopback")
+        .about("Time sums over ranks of this machine, by algorithm and size, and barriers: shared memory, and TCP on loopback")
         .after_long_help(DETAILS)
         .arg(count("ranks", "N", "Processes").default_value("2"))
         .arg(
@@ -198,27 +198,27 @@ fn join(launched: &Launched, layers: LayeredConfig, over: &str, sums: &Sums, res
     })
 }
 
-/// The rows of a transport, as JSON lines.
+/// The rows of a transport, as text.
 fn measure(group: &Group, over: &str, sums: &Sums) -> Result<String, Failure> {
     // Over TCP every rank is a node of its own.
     let nodes = if over == TCP { vec![1; group.world_size()] } else { vec![group.world_size()] };
     let model = Model::measure(group).map_err(Failure::error)?;
-    let mut text = String::new();
+    let mut rows = vec![];
     for algorithm in &sums.algorithms {
         for &bytes in &sums.sizes {
-            let row = Row::measure(group, over, (*algorithm, bytes), &nodes, model).map_err(Failure::error)?;
-            text += &serde_json::to_string(&row).map_err(Failure::error)?;
-            text.push('\n');
+            rows.push(Row::measure(group, over, (*algorithm, bytes), &nodes, model).map_err(Failure::error)?);
         }
     }
-    Ok(text)
+    rows.push(Row::measure_barrier(group, over).map_err(Failure::error)?);
+    row::lines(&rows)
 }
 
 /// A diagram of each transport, with the other programs that use the same: MPI memory, and Gloo TCP.
 fn chart(ranks: usize, rows: &[Row]) -> String {
     let panel = |title, own: &str, other: &str| {
         let mut lines: Vec<SizeLine> = vec![];
-        for row in rows.iter().filter(|row| row.transport == own || row.transport == other) {
+        let sums = rows.iter().filter(|row| row.operation == Operation::AllReduce);
+        for row in sums.filter(|row| row.transport == own || row.transport == other) {
             let point = (row.bytes as f64, row.median_us * 1e-6);
             match lines.iter_mut().find(|line| line.name == row.algorithm) {
                 Some(line) => line.points.push(point),
@@ -243,10 +243,13 @@ mod tests {
     #[test]
     fn other_programs_are_beside_what_they_use() {
         let row = |transport: &str, algorithm: &str| Row::new(transport, algorithm, 2, 4096, vec![1e-5]);
-        let rows = [row("shared", "ring"), row("mpi", "Open MPI 4"), row("tcp", "tree"), row("gloo", "PyTorch 2")];
+        let barrier = Row::barrier("mpi", "a barrier", 2, vec![1e-5]);
+        let rows =
+            [row("shared", "ring"), row("mpi", "Open MPI 4"), row("tcp", "tree"), row("gloo", "PyTorch 2"), barrier];
         let chart = chart(2, &rows);
         let place = |text: &str| chart.find(&format!(">{text}<")).unwrap();
         assert!(place("Shared memory") < place("ring") && place("ring") < place("Open MPI 4"), "{chart}");
+        assert!(!chart.contains("a barrier"), "{chart}");
         assert!(place("Open MPI 4") < place("TCP on loopback") && place("tree") < place("PyTorch 2"), "{chart}");
     }
 }

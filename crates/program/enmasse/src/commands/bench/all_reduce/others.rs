@@ -1,4 +1,4 @@
-//! The sums of other programs beside ours: those of the MPI libraries whose mpirun is there, and of PyTorch's Gloo.
+//! The sums and barriers of other programs beside ours: those of the MPI libraries whose mpirun is there, and of PyTorch's Gloo.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,7 +11,7 @@ use enmasse_comm::{MpiFamily, MpiSums};
 use enmasse_system::files::write_whole;
 use serde::Deserialize;
 
-use super::row::{self, Row, time};
+use super::row::{self, Row, time, time_sum};
 use crate::failure::Failure;
 use crate::ranks::requeue::ends;
 
@@ -63,30 +63,31 @@ impl Launcher {
 /// One rank of an MPI job. The first one leaves the rows.
 pub fn join(family: MpiFamily, sizes: &[usize], output: &Path) -> Result<(), Failure> {
     let mpi = MpiSums::start(family).map_err(Failure::error)?;
-    let mut text = String::new();
+    // The first rank's number of calls, as a sum to which the others add nothing.
+    let agree = |calls: i64| {
+        let mut calls = [if mpi.rank() == 0 { calls as f32 } else { 0.0 }];
+        mpi.all_reduce(&mut calls).map(|()| calls[0] as i64)
+    };
+    let mut rows = vec![];
     for &bytes in sizes {
-        // The first rank's number of calls, as a sum to which the others add nothing.
-        let agree = |calls: i64| {
-            let mut calls = [if mpi.rank() == 0 { calls as f32 } else { 0.0 }];
-            mpi.all_reduce(&mut calls).map(|()| calls[0] as i64)
-        };
         let sum = |data: &mut [f32]| mpi.all_reduce(data);
-        let times = time(mpi.rank(), mpi.ranks(), bytes, sum, agree, std::io::Error::other).map_err(Failure::error)?;
-        let row = Row::new("mpi", mpi.library(), mpi.ranks(), bytes, times);
-        text += &serde_json::to_string(&row).map_err(Failure::error)?;
-        text.push('\n');
+        let times = time_sum((mpi.rank(), mpi.ranks()), bytes, sum, agree, std::io::Error::other);
+        rows.push(Row::new("mpi", mpi.library(), mpi.ranks(), bytes, times.map_err(Failure::error)?));
     }
+    let times = time(|| mpi.barrier(), agree).map_err(Failure::error)?;
+    rows.push(Row::barrier("mpi", mpi.library(), mpi.ranks(), times));
     if mpi.rank() == 0 {
+        let text = row::lines(&rows)?;
         write_whole(output, |file| file.write_all(text.as_bytes())).map_err(Failure::error)?;
     }
     Ok(())
 }
 
-/// The calls of one size by Gloo.
+/// The calls of one size by Gloo, or those of its barrier.
 #[derive(Deserialize)]
 struct Calls {
     version: String,
-    bytes: usize,
+    bytes: Option<usize>,
     times: Vec<f64>,
 }
 
@@ -99,7 +100,11 @@ pub fn gloo(python: &Path, ranks: usize, sizes: &str, output: &Path) -> Result<V
         let Calls { version, bytes, times } = serde_json::from_str(line).map_err(|error| error.to_string())?;
         // Without the GPUs that a build is for.
         let version = version.split('+').next().unwrap_or_default();
-        Ok(Row::new("gloo", &format!("PyTorch {version}"), ranks, bytes, times))
+        let program = format!("PyTorch {version}");
+        Ok(match bytes {
+            Some(bytes) => Row::new("gloo", &program, ranks, bytes, times),
+            None => Row::barrier("gloo", &program, ranks, times),
+        })
     };
     text.lines().map(row).collect()
 }

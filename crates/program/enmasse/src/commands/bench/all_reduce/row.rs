@@ -1,4 +1,4 @@
-//! One row: the time of a sum of one size by one algorithm, as rank 0 measured it.
+//! One row: the time of a sum of one size by one algorithm, or of a barrier, as rank 0 measured it.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use enmasse_comm::{Algorithm, Cause, CauseKind, Group};
 use serde::{Deserialize, Serialize};
 
 use super::model::Model;
+use crate::failure::Failure;
 
 /// Calls of each size that are not counted.
 const WARM_UP: usize = 3;
@@ -16,14 +17,24 @@ const BUDGET: Duration = Duration::from_millis(500);
 /// Calls of one size, if the budget allows: at least and at most.
 const CALLS: (i64, i64) = (5, 1000);
 
+/// What the ranks do together.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operation {
+    AllReduce,
+    Barrier,
+}
+
 /// What was measured.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Row {
     /// How the bytes travel.
     pub transport: String,
-    /// The algorithm; of another program its name and version.
+    pub operation: Operation,
+    /// The algorithm of a sum; of a barrier and of another program the program's name and version.
     pub algorithm: String,
     pub ranks: usize,
+    /// Of the sum; 0 of a barrier.
     pub bytes: usize,
     pub calls: usize,
     /// Of a call on rank 0.
@@ -41,13 +52,14 @@ pub struct Row {
 }
 
 impl Row {
-    /// Of a row's calls, in seconds.
+    /// Of a sum's calls, in seconds.
     pub fn new(transport: &str, algorithm: &str, ranks: usize, bytes: usize, mut times: Vec<f64>) -> Self {
         times.sort_by(f64::total_cmp);
         let median = times.get(times.len() / 2).copied().unwrap_or(f64::NAN);
         let algbw = bytes as f64 / median / 1e9;
         Row {
             transport: transport.to_owned(),
+            operation: Operation::AllReduce,
             algorithm: algorithm.to_owned(),
             ranks,
             bytes,
@@ -63,6 +75,17 @@ impl Row {
         }
     }
 
+    /// Of a barrier's calls, in seconds.
+    pub fn barrier(transport: &str, program: &str, ranks: usize, times: Vec<f64>) -> Self {
+        Row { operation: Operation::Barrier, ..Row::new(transport, program, ranks, 0, times) }
+    }
+
+    /// A barrier of the group's ranks.
+    pub fn measure_barrier(group: &Group, over: &str) -> Result<Self, Arc<Cause>> {
+        let times = time(|| group.barrier(), |calls| agree(group, calls))?;
+        Ok(Row::barrier(over, concat!("enmasse ", env!("CARGO_PKG_VERSION")), group.world_size(), times))
+    }
+
     /// A sum by the group's ranks, which are on nodes of these sizes.
     pub fn measure(
         group: &Group,
@@ -71,14 +94,9 @@ impl Row {
         nodes: &[usize],
         model: Model,
     ) -> Result<Self, Arc<Cause>> {
-        let rank = group.rank();
-        // As many calls on all ranks.
-        let agree = |calls: i64| {
-            let mut calls = [calls];
-            group.broadcast(&mut calls, 0).map(|()| calls[0])
-        };
         let wrong = |message| Arc::new(group.own_cause(CauseKind::Error, message));
-        let times = time(rank, group.world_size(), bytes, |data| group.all_reduce_by(data, algorithm), agree, wrong)?;
+        let sum = |data: &mut [f32]| group.all_reduce_by(data, algorithm);
+        let times = time_sum((group.rank(), group.world_size()), bytes, sum, |calls| agree(group, calls), wrong)?;
         let mut data = vec![0f32; bytes / size_of::<f32>()];
         let before = group.traffic();
         group.all_reduce_by(&mut data, algorithm)?;
@@ -97,11 +115,17 @@ impl Row {
 
     /// Its line of the table under [`header`].
     pub fn line(&self) -> String {
-        let Row { transport, algorithm, bytes, median_us, min_us, algbw, busbw, .. } = self;
+        let Row { transport, algorithm, median_us, min_us, .. } = self;
+        let (bytes, algbw, busbw) = match self.operation {
+            Operation::AllReduce => {
+                (self.bytes.to_string(), format!("{:.2}", self.algbw), format!("{:.2}", self.busbw))
+            }
+            Operation::Barrier => ("barrier".to_owned(), "-".to_owned(), "-".to_owned()),
+        };
         let counted = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |bytes| bytes.to_string());
         let predicted = self.predicted_us.map_or("-".to_owned(), |time| format!("{time:.1}"));
         format!(
-            "{transport:<8}{algorithm:<22}{bytes:>10}{median_us:>11.1}{min_us:>11.1}{algbw:>8.2}{busbw:>8.2}{:>11}{:>11}{predicted:>11}",
+            "{transport:<8}{algorithm:<22}{bytes:>10}{median_us:>11.1}{min_us:>11.1}{algbw:>8}{busbw:>8}{:>11}{:>11}{predicted:>11}",
             counted(self.sent),
             counted(self.received),
         )
@@ -117,17 +141,36 @@ pub fn header() -> String {
     )
 }
 
-/// The seconds of calls of a sum over ranks, after some that are not counted. `agree` gives all ranks the first one's number.
+/// As many calls on all ranks: as the first one wants.
+fn agree(group: &Group, calls: i64) -> Result<i64, Arc<Cause>> {
+    let mut calls = [calls];
+    group.broadcast(&mut calls, 0).map(|()| calls[0])
+}
+
+/// The seconds of calls, after some that are not counted. `agree` gives all ranks the first one's number.
 pub fn time<E>(
-    rank: usize,
-    ranks: usize,
+    mut operation: impl FnMut() -> Result<(), E>,
+    agree: impl FnOnce(i64) -> Result<i64, E>,
+) -> Result<Vec<f64>, E> {
+    let mut call = || {
+        let start = Instant::now();
+        operation().map(|()| start.elapsed().as_secs_f64())
+    };
+    let last = (0..WARM_UP).try_fold(0.0, |_, _| call())?;
+    let calls = agree(((BUDGET.as_secs_f64() / last) as i64).clamp(CALLS.0, CALLS.1))?;
+    (0..calls).map(|_| call()).collect()
+}
+
+/// The same of a sum by one rank of all. The first call also checks what it gives.
+pub fn time_sum<E>(
+    (rank, ranks): (usize, usize),
     bytes: usize,
     mut sum: impl FnMut(&mut [f32]) -> Result<(), E>,
     agree: impl FnOnce(i64) -> Result<i64, E>,
     wrong: impl FnOnce(String) -> E,
 ) -> Result<Vec<f64>, E> {
     let mut data = vec![0f32; bytes / size_of::<f32>()];
-    // The first call also checks the sum, of whole numbers that any order adds up to the same.
+    // Any order adds whole numbers up to the same.
     data.fill(rank as f32 + 1.0);
     sum(&mut data)?;
     let expected = (ranks * (ranks + 1) / 2) as f32;
@@ -136,16 +179,16 @@ pub fn time<E>(
     }
     // Sums of zeros stay what they are.
     data.fill(0.0);
-    let mut call = || {
-        let start = Instant::now();
-        sum(&mut data).map(|()| start.elapsed().as_secs_f64())
-    };
-    let last = (0..WARM_UP).try_fold(0.0, |_, _| call())?;
-    let calls = agree(((BUDGET.as_secs_f64() / last) as i64).clamp(CALLS.0, CALLS.1))?;
-    (0..calls).map(|_| call()).collect()
+    time(|| sum(&mut data), agree)
 }
 
-/// Rows from text: a JSON object in each line.
+/// Rows as text: a JSON object in each line.
+pub fn lines(rows: &[Row]) -> Result<String, Failure> {
+    let line = |row| serde_json::to_string(row).map(|line| line + "\n").map_err(Failure::error);
+    rows.iter().map(line).collect()
+}
+
+/// Rows from such text.
 pub fn read(text: &str) -> Result<Vec<Row>, Box<dyn Error>> {
     text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
 }
@@ -164,8 +207,13 @@ mod tests {
         assert_eq!(row.line(), expected);
         assert_eq!(header().len(), expected.len());
         let text = serde_json::to_string(&row).unwrap();
-        assert_eq!(read(&format!("{text}\n{text}\n")).unwrap(), [row.clone(), row]);
+        let rows = [row.clone(), row];
+        assert_eq!(lines(&rows).unwrap(), format!("{text}\n{text}\n"));
+        assert_eq!(read(&lines(&rows).unwrap()).unwrap(), rows);
         assert!(read("{}").is_err());
+        let row = Row::barrier("mpi", "Open MPI 4.1.4", 4, vec![1e-5]);
+        let expected = "mpi     Open MPI 4.1.4           barrier       10.0       10.0       -       -          -          -          -";
+        assert_eq!(row.line(), expected);
     }
 
     #[test]
@@ -173,10 +221,15 @@ mod tests {
         for ranks in [2, 3] {
             let model = Model { alpha: 1e-6, beta: 1e-9, gamma: 1e-9 };
             let threads = Group::threads(ranks).unwrap().into_iter().map(|group| {
-                std::thread::spawn(move || Row::measure(&group, "shared", (Algorithm::Ring, 4096 * 3), &[ranks], model))
+                std::thread::spawn(move || {
+                    let row = Row::measure(&group, "shared", (Algorithm::Ring, 4096 * 3), &[ranks], model).unwrap();
+                    (row, Row::measure_barrier(&group, "shared").unwrap())
+                })
             });
             for thread in threads.collect::<Vec<_>>() {
-                let row = thread.join().unwrap().unwrap();
+                let (row, barrier) = thread.join().unwrap();
+                assert_eq!((barrier.operation, barrier.ranks, barrier.bytes), (Operation::Barrier, ranks, 0));
+                assert!(barrier.calls >= CALLS.0 as usize && barrier.min_us > 0.0, "{barrier:?}");
                 assert!(
                     (CALLS.0 as usize..=CALLS.1 as usize).contains(&row.calls) && row.min_us <= row.median_us,
                     "{row:?}"
@@ -188,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_wrong_sum_is_found() {
-        let found = time(0, 2, 8, |_| Ok(()), Ok, |message| message);
+        let found = time_sum((0, 2), 8, |_| Ok(()), Ok, |message| message);
         assert_eq!(found, Err("a sum over 2 ranks is 1 instead of 3".to_owned()));
     }
 }
