@@ -19,10 +19,23 @@ pub(super) struct Tile<C> {
     pub init_rows: *const usize,
 }
 
+/// Runs a block for each row of a tile, whose number is a constant: a loop of so many instructions would not be unrolled.
+macro_rules! each_row {
+    ($row:ident < $rows:ident => $block:block) => {
+        each_row!($row < $rows => $block, 0 1 2 3 4 5 6 7 8 9 10 11 12 13)
+    };
+    ($row:ident < $rows:ident => $block:block, $($number:literal)*) => {
+        $(if $number < $rows {
+            const $row: usize = $number;
+            $block
+        })*
+    };
+}
+
 /// Computes a tile of `M` rows and `W` vectors; panels of B are two vectors wide for any `W`.
 ///
-/// Accumulators stay in registers only while every use of them is unrolled. Therefore a minimal loop copies them out,
-/// and the epilogue works on the copy.
+/// Accumulators stay in registers only while every use of them is unrolled. Therefore whole rows are finished without a
+/// loop, and for others a minimal loop copies the accumulators out, and the epilogue works on the copy.
 ///
 /// # Safety
 /// As for [`super::multiply`]; `M <= MAX_TILE_ROWS`.
@@ -54,6 +67,19 @@ where
             }
             b = b.add(2 * S::LANES);
             a = a.add(column);
+        }
+        if tile.columns == W * S::LANES {
+            each_row!(I < M => {
+                let to = tile.c.add(*tile.c_rows.add(I));
+                for j in 0..W {
+                    let mut sum = acc[I][j];
+                    if !tile.init.is_null() {
+                        sum = S::add(sum, S::load(tile.init.add(*tile.init_rows.add(I) + j * S::LANES)));
+                    }
+                    C::store::<S>(to.add(j * S::LANES), sum);
+                }
+            });
+            return;
         }
         for i in 0..M {
             for j in 0..W {
