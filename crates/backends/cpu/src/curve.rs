@@ -111,7 +111,7 @@ inlined! {
     /// `exp(-x)` for `x` of at least 0; NaN stays. What would be below 2^-126 is 0.
     ///
     /// Source of the polynomial: S. Moshier, Cephes mathematical library (`expf`).
-    pub(crate) unsafe fn exp_negative<S: Lanes>(x: S::V) -> S::V {
+    unsafe fn exp_negative<S: Lanes>(x: S::V) -> S::V {
         let (limit, full) = (S::splat(MAX_EXPONENT), x);
         let x = negative::<S>(S::at_most(full, limit));
         let [fraction, power] = exp_parts::<S>(x);

@@ -39,18 +39,3 @@ macro_rules! each_vector {
     }};
 }
 pub(crate) use each_vector;
-
-/// As [`each_vector`], but with four vectors at once as long as there are so many: for operations that wait for each other rather
-/// than for memory. The method takes any [`Lanes`](crate::isa::Lanes).
-macro_rules! each_four {
-    ($S:ident, $at:ident in $range:expr => $object:expr, $method:ident($($argument:expr),* $(,)?)) => {{
-        let range = $range;
-        let mut $at = range.start;
-        while $at + 4 * $S::LANES <= range.end {
-            $object.$method::<$crate::isa::Four<$S>>($($argument),*);
-            $at += 4 * $S::LANES;
-        }
-        $crate::inlined::each_vector!($S, $at in $at..range.end => $object, $method($($argument),*))
-    }};
-}
-pub(crate) use each_four;
