@@ -22,21 +22,30 @@ use crate::region::Region;
 use crate::sweep::{self, Pass};
 use crate::workspace::{Context, Workspace};
 
-/// Words of pixels per chunk: a panel of 32 columns at this depth is as large as the first-level cache.
-const CHUNK_WORDS: usize = 256;
-/// Words of x, dy and the gradient that a task works on at a time: most of a second-level cache of 1 MiB.
-const CACHE_WORDS: usize = 220_000;
-/// Maximum columns of a task.
-const TASK_COLUMNS: usize = 256;
-/// The same two if matmuls are split: for a second-level cache of 2 MiB, as processors with tile registers have.
-const SPLIT_CACHE_WORDS: usize = 350_000;
-const SPLIT_TASK_COLUMNS: usize = 512;
+/// What a task works on at a time.
+struct Limits {
+    /// Words of pixels per chunk.
+    chunk: usize,
+    /// Words of x, dy and the gradient.
+    cache: usize,
+    /// Columns.
+    columns: usize,
+}
+
+/// For caches of 32 KiB, most of which is a panel of 32 columns, and of 1 MiB.
+const LIMITS: Limits = Limits { chunk: 192, cache: 222_000, columns: 384 };
+/// With tile registers, which take less time between two visits to the gradient.
+const TILE_LIMITS: Limits = Limits { chunk: 256, cache: 220_000, columns: 256 };
+/// The same if matmuls are split: for a second-level cache of 2 MiB, as processors with tile registers have.
+const SPLIT_LIMITS: Limits = Limits { chunk: 256, cache: 350_000, columns: 512 };
+/// Fewest rows and columns of a task, where possible.
+const MIN_SIDE: usize = 64;
 /// Fewest rows for which splitting dy pays.
 const MIN_SPLIT_ROWS: usize = 64;
 /// Minimum number of tasks of a layer, where possible.
 const TASKS: usize = 16;
 /// Minimum pixels of a part.
-const PART_PIXELS: usize = 4 * CHUNK_WORDS;
+const PART_PIXELS: usize = 1024;
 /// Maximum number of values that the gradients of parts may take together.
 const PART_VALUES: usize = 1 << 22;
 
@@ -53,6 +62,36 @@ struct Task {
     /// The task's points of the lattice, over all images.
     points: Range<usize>,
     part: usize,
+}
+
+/// How a gradient is divided into tasks.
+#[derive(Debug, PartialEq)]
+struct Division {
+    row_tasks: usize,
+    column_tasks: usize,
+    /// Columns of a task, but for the last one.
+    column_step: usize,
+}
+
+impl Division {
+    /// Of the divisions of a gradient of so many rows and columns into enough tasks, the one that copies least. `tasks` says how many the
+    /// layer has if its gradient is divided into so many.
+    fn new([rows, columns]: [usize; 2], width: usize, limits: &Limits, tasks: impl Fn(usize) -> usize) -> Self {
+        let most = columns.div_ceil(MIN_SIDE.next_multiple_of(width));
+        // Narrow tasks come first: of those that copy as much, they are faster.
+        let divisions = (columns.div_ceil(limits.columns)..=most).rev().flat_map(|column_tasks| {
+            let column_step = columns.div_ceil(column_tasks).next_multiple_of(width);
+            let fitting = (limits.cache - limits.chunk * column_step) / (limits.chunk + column_step);
+            let least = rows.div_ceil(fitting);
+            let column_tasks = columns.div_ceil(column_step);
+            (least..=least.max(rows / MIN_SIDE)).map(move |row_tasks| Division { row_tasks, column_tasks, column_step })
+        });
+        // Each task copies its rows of x and its columns of dy.
+        let copies = |of: &Division| of.row_tasks * columns + of.column_tasks * rows;
+        let enough = |of: &Division| tasks(of.row_tasks * of.column_tasks).min(TASKS);
+        let best = divisions.min_by_key(|of| (TASKS - enough(of), copies(of)));
+        best.expect("a task has fewer columns at least than at most")
+    }
 }
 
 /// A prepared gradient of weights, for activations stored as `E`.
@@ -98,17 +137,20 @@ impl<E: Element> WeightGradient<E> {
         let depth = bands[0].len() * inputs;
         let is_split =
             depth >= MIN_SPLIT_ROWS && splits::<E>(isa, outputs, shape.batch * shape.output[0] * shape.output[1]);
-        let (cache_words, task_columns) =
-            if is_split { (SPLIT_CACHE_WORDS, SPLIT_TASK_COLUMNS) } else { (CACHE_WORDS, TASK_COLUMNS) };
-        let column_step = outputs.div_ceil(outputs.div_ceil(task_columns)).next_multiple_of(width);
-        let column_tasks = outputs.div_ceil(column_step);
-        let most = (cache_words - CHUNK_WORDS * column_step) / (CHUNK_WORDS + column_step);
-        let row_tasks = depth.div_ceil(most);
-        let whole = groups * bands.len() * column_tasks * row_tasks;
+        let limits = match isa {
+            _ if is_split => SPLIT_LIMITS,
+            Isa::Amx => TILE_LIMITS,
+            _ => LIMITS,
+        };
         let len = taps.len() * inputs * shape.output[2];
         let points = |lattice: &Lattice| shape.batch * lattice.len();
         let pixels = points(&Lattice { y: 0..shape.output[0], x: 0..shape.output[1] });
-        let parts = TASKS.div_ceil(whole).min(pixels / PART_PIXELS).min(PART_VALUES / len).max(1);
+        let whole = |tasks: usize| groups * bands.len() * tasks;
+        let parts = |tasks| TASKS.div_ceil(whole(tasks)).min(pixels / PART_PIXELS).min(PART_VALUES / len).max(1);
+        let together = |tasks| whole(tasks) * parts(tasks);
+        let Division { row_tasks, column_tasks, column_step } =
+            Division::new([depth, outputs], width, &limits, together);
+        let parts = parts(row_tasks * column_tasks);
         let mut tasks = Vec::new();
         for (group, band, part) in
             (0..groups).flat_map(|g| bands.iter().flat_map(move |band| (0..parts).map(move |part| (g, band, part))))
@@ -133,7 +175,7 @@ impl<E: Element> WeightGradient<E> {
                 }
             }
         }
-        let chunk = tasks.iter().map(|task| task.points.len()).max().unwrap_or(0).min(E::PER_WORD * CHUNK_WORDS);
+        let chunk = tasks.iter().map(|task| task.points.len()).max().unwrap_or(0).min(E::PER_WORD * limits.chunk);
         let rows = tasks.iter().map(|task| task.rows).max().unwrap_or(0);
         let depth = chunk.div_ceil(E::PER_WORD);
         let block = depth * row_stride(rows);
@@ -330,6 +372,34 @@ impl Pass for AddParts {
                 sum = S::add(sum, S::load(self.values.at(part * len + index, S::LANES)));
             }
             S::store(self.sum.at(index, S::LANES), sum);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn divisions_have_enough_tasks_and_copy_least() {
+        let division = |size, most_parts| {
+            let Division { row_tasks, column_tasks, column_step } =
+                Division::new(size, 32, &LIMITS, |tasks| tasks * TASKS.div_ceil(tasks).min(most_parts));
+            (row_tasks, [column_tasks, column_step])
+        };
+        // The linear layers of ViT-S/16, whose 3,152 tokens are at most three parts.
+        assert_eq!(division([384, 1536], 3), (1, [6, 256]));
+        assert_eq!(division([1536, 384], 3), (6, [1, 384]));
+        assert_eq!(division([384, 384], 3), (2, [3, 128]));
+        // Parts alone are enough tasks.
+        assert_eq!(division([96, 384], 49), (1, [1, 384]));
+        // Too small for many tasks.
+        assert_eq!(division([8, 10], 1), (1, [1, 32]));
+        // The task's rows of x, columns of dy and piece of the gradient fit in the cache.
+        for size in [[3072, 768], [768, 3072], [4608, 512]] {
+            let (row_tasks, [_, columns]) = division(size, 1);
+            let rows = size[0].div_ceil(row_tasks);
+            assert!(LIMITS.chunk * (rows + columns) + rows * columns <= LIMITS.cache, "{size:?}: {rows} x {columns}");
         }
     }
 }
