@@ -9,15 +9,16 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::arrivals::{Arrivals, Question};
 use crate::cause::Cause;
-use crate::locks::{lock, wait_for, wait_while};
 use crate::net::refused::Refused;
+use crate::sync::AtomicBool;
+use crate::sync::locks::{Condvar, Mutex, lock, wait_for, wait_while};
 
 /// How long a rank that proposed a cause waits for the decision before it settles for its own.
 const DECISION_DEADLINE: Duration = Duration::from_secs(1);

@@ -72,6 +72,7 @@ mod server;
 mod shards;
 mod split;
 mod store;
+mod sync;
 mod token;
 mod topology;
 mod traffic;

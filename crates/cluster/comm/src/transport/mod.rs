@@ -12,6 +12,7 @@ use crate::group_path::GroupPath;
 use crate::memory::RegisteredMemory;
 use crate::operation::{Header, Identity, Operation};
 use crate::options::GroupOptions;
+use crate::sync::IS_MODEL;
 use crate::traffic::Traffic;
 
 use region::Region;
@@ -21,12 +22,13 @@ pub(crate) mod hierarchical;
 pub(crate) mod queue;
 pub(crate) mod region;
 pub(crate) mod shared;
+mod slot;
 
 /// Up to this many bytes every rank, or every node, adds up everything itself, which needs one exchange instead of two.
-pub(crate) const DIRECT_BYTES: usize = 8 << 10;
+pub(crate) const DIRECT_BYTES: usize = if IS_MODEL { 64 } else { 8 << 10 };
 /// How long a rank that waits for another one of its node looks at its word again and again before it sleeps. What it waits for
 /// takes less in most cases than to sleep and to be woken.
-const SPIN: Duration = Duration::from_micros(30);
+const SPIN: Duration = if IS_MODEL { Duration::ZERO } else { Duration::from_micros(30) };
 /// How long a rank sleeps before it checks whether the group has failed.
 const SLEEP: Duration = Duration::from_millis(20);
 /// Longest time between two looks at the clock of a rank that waits; it sleeps for a fiftieth of that.

@@ -7,15 +7,18 @@ use std::fs::File;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{self, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::process::geteuid;
-use rustix::thread::{Timespec, futex, sched_getcpu};
+use rustix::thread::sched_getcpu;
 
+use super::slot::Slot;
+use crate::element::Element;
 use crate::memory::Mapping;
 use crate::operation::HEADER_WORDS;
+use crate::sync::{Accesses, AtomicU32, AtomicU64, Words, futex};
 
 /// Slots in which each rank stages data: one being filled, one being read, and slack for a late rank.
 pub(crate) const SLOTS: usize = 4;
@@ -28,6 +31,7 @@ const HEADERS: usize = 2;
 ///
 /// The counters grow over the life of the group and never decrease.
 #[repr(C, align(128))]
+#[cfg_attr(all(loom, test), derive(Default))]
 pub(crate) struct Counters {
     /// Operations whose header is published.
     pub entered: AtomicU64,
@@ -43,8 +47,8 @@ pub(crate) struct Counters {
     pub watched: AtomicU64,
     /// Set when the owner leaves.
     pub left: AtomicU32,
-    /// The processor on which the owner ran when it last published something.
-    processor: AtomicU32,
+    /// The processor on which the owner ran when it last published something. A hint, on which nothing but time depends.
+    processor: atomic::AtomicU32,
     /// Changes along with every other word; waiting ranks sleep on it.
     event: AtomicU32,
     /// Number of threads that sleep, or are about to.
@@ -98,8 +102,7 @@ impl Counters {
         // Sequentially consistent with `sleep_unless`: either the sleeper sees the new event, or it is counted here.
         self.event.fetch_add(1, Ordering::SeqCst);
         if self.waiters.load(Ordering::SeqCst) > 0 {
-            // Only a bad address could fail here. Sleepers check again after a while in any case.
-            let _ = futex::wake(&self.event, futex::Flags::empty(), i32::MAX as u32);
+            futex::wake(&self.event);
         }
     }
 
@@ -108,9 +111,7 @@ impl Counters {
         self.waiters.fetch_add(1, Ordering::SeqCst);
         let event = self.event.load(Ordering::SeqCst);
         if !ready() {
-            let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
-            // Interrupted, timed out, or changed in the meantime: the caller checks again.
-            let _ = futex::wait(&self.event, futex::Flags::empty(), event, Some(&limit));
+            futex::wait(&self.event, event, limit);
         }
         self.waiters.fetch_sub(1, Ordering::SeqCst);
     }
@@ -147,10 +148,13 @@ impl Layout {
 /// The memory of one group, or of its ranks on one node. Ranks of one process share the value; ranks of several processes
 /// map the same file.
 pub(crate) struct Region {
+    /// Holds the words, the marks and the slots, in this order.
     memory: Mapping,
     layout: Layout,
-    marks_offset: usize,
+    counters: Words<Counters>,
+    marks: Words<AtomicU64>,
     slots_offset: usize,
+    accesses: Accesses,
 }
 
 // SAFETY: control words are atomics; slots are raw memory whose users follow the protocol of `shared`.
@@ -191,16 +195,19 @@ impl Region {
     fn of(memory: Mapping, layout: Layout) -> std::io::Result<Self> {
         let offsets = layout.marks_offset().zip(layout.slots_offset());
         let (marks_offset, slots_offset) = offsets.ok_or(std::io::ErrorKind::OutOfMemory)?;
-        Ok(Region { memory, layout, marks_offset, slots_offset })
+        let base = memory.as_ptr();
+        // SAFETY: the memory, which is as long as the layout says, is page-aligned and zeroed at creation, and lives as long as
+        // the region. It begins with `ranks` words, which are atomics.
+        let counters = unsafe { Words::at(base, layout.ranks) };
+        // SAFETY: as above; the marks lie after the words, `marks` for each rank.
+        let marks = unsafe { Words::at(base.wrapping_add(marks_offset), layout.ranks * layout.marks) };
+        let accesses = Accesses::new(base.wrapping_add(slots_offset), layout.ranks * SLOTS * layout.slot_bytes);
+        Ok(Region { memory, layout, counters, marks, slots_offset, accesses })
     }
 
     /// The path under which other processes find the file of `descriptor`.
     pub(crate) fn path_of(descriptor: &OwnedFd) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), descriptor.as_raw_fd())
-    }
-
-    fn base(&self) -> *mut u8 {
-        self.memory.as_ptr()
     }
 
     pub(crate) fn ranks(&self) -> usize {
@@ -209,25 +216,22 @@ impl Region {
 
     /// The control words of `rank`.
     pub(crate) fn counters(&self, rank: usize) -> &Counters {
-        assert!(rank < self.layout.ranks);
-        // SAFETY: the region begins with `ranks` words, is page-aligned and zeroed at creation, and all words are
-        // atomics.
-        unsafe { &*self.base().cast::<Counters>().add(rank) }
+        self.counters.get(rank)
     }
 
     /// What `rank` last heard from rank `other` of the whole group: the number of an operation that it has joined.
     pub(crate) fn mark(&self, rank: usize, other: usize) -> &AtomicU64 {
-        assert!(rank < self.layout.ranks && other < self.layout.marks);
-        // SAFETY: the marks lie after the words, `marks` for each rank. They are aligned, zeroed at creation, and atomics.
-        unsafe { &*self.base().add(self.marks_offset).cast::<AtomicU64>().add(rank * self.layout.marks + other) }
+        assert!(other < self.layout.marks);
+        self.marks.get(rank * self.layout.marks + other)
     }
 
     /// The slot in which `rank` stages chunk `chunk`, 4096-byte aligned.
-    pub(crate) fn slot(&self, rank: usize, chunk: u64) -> *mut u8 {
+    pub(crate) fn slot<T: Element>(&self, rank: usize, chunk: u64) -> Slot<T> {
         assert!(rank < self.layout.ranks);
         let slot = rank * SLOTS + (chunk % SLOTS as u64) as usize;
         // SAFETY: the slots lie after the marks, `ranks * SLOTS` of them.
-        unsafe { self.base().add(self.slots_offset + slot * self.layout.slot_bytes) }
+        let first = unsafe { self.memory.as_ptr().add(self.slots_offset + slot * self.layout.slot_bytes) };
+        Slot::new(first, self.accesses.clone())
     }
 }
 
@@ -304,8 +308,9 @@ mod tests {
         assert_eq!(marks, [9, 0, 0]);
         // SAFETY: no rank uses the region; the slot is at least one byte long.
         unsafe {
-            *first.slot(2, 7) = 9;
-            assert_eq!((*second.slot(2, 7), *second.slot(2, 11), *second.slot(1, 7)), (9, 9, 0));
+            first.slot::<u8>(2, 7).write(0, &9, 1);
+            let of = |rank, chunk| *second.slot::<u8>(rank, chunk).values(0, 1);
+            assert_eq!([of(2, 7), of(2, 11), of(1, 7)], [9, 9, 0]);
         }
     }
 }

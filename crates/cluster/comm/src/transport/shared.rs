@@ -11,24 +11,28 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::region::{Counters, Layout, Region, SLOTS};
+use super::slot::Slot;
 use super::{DIRECT_BYTES, Members, RunningOperation, SLEEP, SPIN, Stop, Transport, copy};
 use crate::algorithm::Algorithm;
 use crate::element::{Element, with_element};
 use crate::failure::Failure;
 use crate::operation::{Header, Kind, Operation};
 use crate::pieces::{chunk_len, part_of, piece};
+use crate::sync::{AtomicU64, IS_MODEL};
 use crate::traffic::Traffic;
 use crate::tree::tree_reduce;
 
 mod exchange;
+#[cfg(all(loom, test))]
+mod models;
 mod rounds;
 
 /// Bytes of a slot: small enough for all slots in use to stay in the caches.
-const SLOT_BYTES: usize = 256 << 10;
+const SLOT_BYTES: usize = if IS_MODEL { 384 } else { 256 << 10 };
 
 /// One rank's view of the shared region.
 pub(crate) struct SharedTransport {
@@ -157,14 +161,15 @@ impl SharedTransport {
             if step < chunks {
                 let (chunk, range) = (self.chunk + step as u64, range(step));
                 self.wait_for_slot(running, chunk)?;
-                let slot = self.region.slot(rank, chunk).cast::<T>();
+                let slot = self.region.slot::<T>(rank, chunk);
                 let own = if direct { 0..0 } else { own_piece(range.len()) };
                 for partial in 0..partials {
                     let start = partial * running.operation.stride + range.start;
                     for part in [0..own.start, own.end..range.len()] {
-                        let staged = slot.wrapping_add(partial * chunk_len + part.start);
                         // SAFETY: inside this rank's slot, which no rank reads yet, and inside the caller's data.
-                        unsafe { copy(data.add(start + part.start), staged, part.len()) };
+                        unsafe {
+                            slot.write(partial * chunk_len + part.start, data.add(start + part.start), part.len())
+                        };
                         self.traffic.sent += size_of::<T>() as u64 * part.len() as u64;
                     }
                 }
@@ -175,10 +180,10 @@ impl SharedTransport {
                 self.wait_for_all(running, |counters| &counters.staged, chunk + 1)?;
                 let own = own_piece(range.len());
                 // If every rank adds up everything, others still read the slot, so the result is not written to it.
-                let result = (!direct).then(|| self.region.slot(rank, chunk).cast::<T>().wrapping_add(own.start));
+                let result = (!direct).then(|| (self.region.slot::<T>(rank, chunk), own.start));
                 let part = range.start + own.start..range.start + own.end;
                 self.traffic.received += self.read::<T>(running.operation, part.len());
-                self.traffic.sent += result.map_or(0, |_| (size_of::<T>() * part.len()) as u64);
+                self.traffic.sent += result.as_ref().map_or(0, |_| (size_of::<T>() * part.len()) as u64);
                 self.reduce::<T>(running, chunk, part, |partial| partial * chunk_len + own.start, result);
                 self.own().publish(&self.own().reduced, chunk + 1);
             }
@@ -187,9 +192,9 @@ impl SharedTransport {
                 for other in (1..ranks).map(|step| (rank + step) % ranks).filter(|_| !direct) {
                     self.wait_for(running, other, |counters| &counters.reduced, chunk + 1)?;
                     let part = piece(range.len(), size_of::<T>(), other, ranks);
-                    let slot = self.region.slot(other, chunk).cast::<T>();
+                    let slot = self.region.slot::<T>(other, chunk);
                     // SAFETY: the owner published its result, and keeps it until this rank has consumed it.
-                    unsafe { copy(slot.add(part.start), data.add(range.start + part.start), part.len()) };
+                    unsafe { slot.read(part.start, data.add(range.start + part.start), part.len()) };
                     self.traffic.received += (size_of::<T>() * part.len()) as u64;
                 }
                 self.own().publish(&self.own().consumed, chunk + 1);
@@ -221,13 +226,13 @@ impl SharedTransport {
             if step < chunks {
                 let chunk = self.chunk + step as u64;
                 self.wait_for_slot(running, chunk)?;
-                let slot = self.region.slot(rank, chunk).cast::<T>();
+                let slot = self.region.slot::<T>(rank, chunk);
                 for owner in owners.clone().filter(|&owner| owner != rank) {
                     let part = part(owner, step);
                     for partial in 0..shards.partials(rank).count() {
                         // SAFETY: inside the caller's data, and this rank's slot, which no rank reads yet.
                         unsafe {
-                            copy(data.add(partial * stride + part.start), slot.add(place(owner, partial)), part.len());
+                            slot.write(place(owner, partial), data.add(partial * stride + part.start), part.len());
                         }
                         self.traffic.sent += (size_of::<T>() * part.len()) as u64;
                     }
@@ -257,7 +262,7 @@ impl SharedTransport {
     }
 
     /// Adds up a part of the data in one chunk, from this rank's data and the others' slots, where partial sum j of the
-    /// part begins at `staged(j)`. The result goes to this rank's data and, if others collect it, to `result` in its
+    /// part begins at `staged(j)`. The result goes to this rank's data and, if others collect it, to a place in its
     /// own slot.
     fn reduce<T: Element>(
         &self,
@@ -265,26 +270,26 @@ impl SharedTransport {
         chunk: u64,
         part: Range<usize>,
         staged: impl Fn(usize) -> usize,
-        result: Option<*mut T>,
+        result: Option<(Slot<T>, usize)>,
     ) {
         let Operation { shards, stride, reduction, .. } = *running.operation;
         let data = running.operation.output.cast::<T>();
         let source = |rank: usize, partial: usize, range: Range<usize>| {
             let from = if rank == self.members.rank {
-                data.cast_const().wrapping_add(partial * stride + part.start)
+                data.cast_const().wrapping_add(partial * stride + part.start + range.start)
             } else {
-                self.region.slot(rank, chunk).cast::<T>().cast_const().wrapping_add(staged(partial))
+                self.region.slot::<T>(rank, chunk).values(staged(partial) + range.start, range.len())
             };
             // SAFETY: inside the caller's data, or inside a slot that its owner has staged and not yet reused. Nothing
             // writes to it during the slice's lifetime: the sink below runs once a block is complete.
-            unsafe { std::slice::from_raw_parts(from.wrapping_add(range.start), range.len()) }
+            unsafe { std::slice::from_raw_parts(from, range.len()) }
         };
         tree_reduce(0..shards.shards(), shards.walk(), part.len(), reduction, source, |at, values| {
             // SAFETY: inside the caller's data and this rank's own slot, at the piece that only this rank writes.
             unsafe {
                 copy(values.as_ptr(), data.add(part.start + at), values.len());
-                if let Some(result) = result {
-                    copy(values.as_ptr(), result.add(at), values.len());
+                if let Some((slot, start)) = &result {
+                    slot.write(start + at, values.as_ptr(), values.len());
                 }
             }
         });
@@ -305,7 +310,9 @@ impl SharedTransport {
                     self.wait_for_slot(running, chunk)?;
                     let range = range(rank, step);
                     // SAFETY: inside the caller's output, and this rank's own slot, which no rank reads yet.
-                    unsafe { copy(output.add(range.start).cast_const(), self.region.slot(rank, chunk), range.len()) };
+                    unsafe {
+                        self.region.slot(rank, chunk).write(0, output.add(range.start).cast_const(), range.len())
+                    };
                     self.traffic.sent += range.len() as u64;
                 }
                 self.publish_staged(running, chunk, step == 0)?;
@@ -317,7 +324,7 @@ impl SharedTransport {
                     let range = range(sender, step);
                     // SAFETY: inside a slot that its owner has staged and keeps until it is consumed, and inside the
                     // output.
-                    unsafe { copy(self.region.slot(sender, chunk), output.add(range.start), range.len()) };
+                    unsafe { self.region.slot(sender, chunk).read(0, output.add(range.start), range.len()) };
                     self.traffic.received += range.len() as u64;
                 }
                 self.own().publish(&self.own().reduced, chunk + 1);

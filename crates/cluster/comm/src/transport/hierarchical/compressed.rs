@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
 use super::reduce::{Chunk, Partition, Way};
-use super::{HierarchicalTransport, SLOT_BYTES, copy};
+use super::{HierarchicalTransport, SLOT_BYTES};
 use crate::compression::Compressed;
 use crate::element::Reduction;
 use crate::rounds::add_up_partials;
@@ -66,9 +66,9 @@ impl HierarchicalTransport {
         let number = self.number(chunk);
         self.wait_for_slot(chunk.running, number)?;
         let start = chunk.step * CHUNK_LEN;
-        let (values, slot) = (chunk.data::<f32>().wrapping_add(start), self.slot(self.place, number).cast::<f32>());
+        let values = chunk.data::<f32>().wrapping_add(start).cast_const();
         // SAFETY: inside the caller's data, and this rank's slot, which no rank reads yet.
-        unsafe { copy(values.cast_const(), slot, CHUNK_LEN.min(chunk.partition.count - start)) };
+        unsafe { self.slot(self.place, number).write(0, values, CHUNK_LEN.min(chunk.partition.count - start)) };
         self.own().publish(&self.own().staged, number + 1);
         Ok(())
     }
@@ -191,9 +191,9 @@ impl HierarchicalTransport {
         // SAFETY: the caller's data, whose values of this part this node's ranks have added up.
         by.to.expand(rounded, unsafe { from_raw_parts_mut(data, part.len()) });
         if !self.is_alone() {
-            let slot = self.slot(self.place, self.number(chunk)).cast::<f32>();
+            let (slot, start) = (self.slot(self.place, self.number(chunk)), part.start - chunk.step * CHUNK_LEN);
             // SAFETY: as above, and inside this rank's own slot, where no other rank reads this part before it is published.
-            unsafe { copy(data.cast_const(), slot.wrapping_add(part.start - chunk.step * CHUNK_LEN), part.len()) };
+            unsafe { slot.write(start, data.cast_const(), part.len()) };
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::{GRACE, HierarchicalTransport, WINDOWS, copy};
+use super::{GRACE, HierarchicalTransport, WINDOWS};
 use crate::binomial::{depth, parent};
 use crate::cause::CauseKind;
 use crate::operation::{Kind, Operation};
@@ -60,9 +60,9 @@ impl HierarchicalTransport {
         let chunk = self.chunk + step as u64;
         self.wait_for_slot(running, chunk)?;
         let part = intersection(&sent_by(running.operation, self.members.rank, self.members.world_size()), range);
-        let slot = self.slot(self.place, chunk).wrapping_add(part.start - range.start);
+        let from = running.operation.output.wrapping_add(part.start).cast_const();
         // SAFETY: inside the caller's output, and this rank's own slot, which no rank reads yet.
-        unsafe { copy(running.operation.output.wrapping_add(part.start).cast_const(), slot, part.len()) };
+        unsafe { self.slot(self.place, chunk).write(part.start - range.start, from, part.len()) };
         self.own().publish(&self.own().staged, chunk + 1);
         Ok(())
     }
@@ -75,9 +75,9 @@ impl HierarchicalTransport {
             let part = intersection(&sent_by(operation, rank, ranks), range);
             if !part.is_empty() {
                 self.wait_for_local_peer(running, local_peer, |counters| &counters.staged, chunk + 1)?;
-                let slot = self.slot(place, chunk).wrapping_add(part.start - range.start);
+                let to = operation.output.wrapping_add(part.start);
                 // SAFETY: inside a slot that its owner has staged and keeps until it is consumed, and inside the output.
-                unsafe { copy(slot.cast_const(), operation.output.wrapping_add(part.start), part.len()) };
+                unsafe { self.slot(place, chunk).read(part.start - range.start, to, part.len()) };
             }
         }
         self.wait(running, |own| own.peers.unsent_in(step % WINDOWS))?;
@@ -164,9 +164,9 @@ impl HierarchicalTransport {
         }
         let chunk = self.chunk + step as u64;
         self.copy_foreign(operation, self.members.rank, range, |part| {
-            let slot = self.slot(self.place, chunk).wrapping_add(part.start - range.start);
+            let from = operation.output.wrapping_add(part.start).cast_const();
             // SAFETY: inside the caller's output, and inside this rank's own slot: the node's own parts lie elsewhere in it.
-            unsafe { copy(operation.output.wrapping_add(part.start).cast_const(), slot, part.len()) };
+            unsafe { self.slot(self.place, chunk).write(part.start - range.start, from, part.len()) };
         });
         self.own().publish(&self.own().reduced, chunk + 1);
     }
@@ -181,9 +181,9 @@ impl HierarchicalTransport {
             let (rank, place) = self.local_peers[local_peer];
             self.wait_for_local_peer(running, local_peer, |counters| &counters.reduced, chunk + 1)?;
             self.copy_foreign(running.operation, rank, range, |part| {
-                let slot = self.slot(place, chunk).wrapping_add(part.start - range.start);
+                let to = running.operation.output.wrapping_add(part.start);
                 // SAFETY: inside the output, and inside a slot that its owner keeps until it is consumed.
-                unsafe { copy(slot.cast_const(), running.operation.output.wrapping_add(part.start), part.len()) };
+                unsafe { self.slot(place, chunk).read(part.start - range.start, to, part.len()) };
             });
         }
         self.own().publish(&self.own().consumed, chunk + 1);

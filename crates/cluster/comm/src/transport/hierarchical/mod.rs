@@ -13,22 +13,24 @@
 use std::io::{self, ErrorKind};
 use std::mem::ManuallyDrop;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::queue::Bytes;
 use super::region::{Counters, Layout, Region, SLOTS};
+use super::slot::Slot;
 use super::{DIRECT_BYTES, Members, RunningOperation, SLEEP, SPIN, Stop, Transport, copy};
 use crate::algorithm::Algorithm;
 use crate::cause::CauseKind;
-use crate::element::with_element;
+use crate::element::{Element, with_element};
 use crate::failure::Failure;
 use crate::locks::lock;
 use crate::memory::{Mapping, MemoryOwner, RegisteredMemory};
 use crate::net::record::Altered;
 use crate::operation::{HEADER_BYTES, Header, Kind, Operation};
 use crate::shards::PARTIALS_LIMIT;
+use crate::sync::AtomicU64;
 use crate::topology::Topology;
 use crate::traffic::Traffic;
 
@@ -192,7 +194,7 @@ impl HierarchicalTransport {
         self.region.counters(self.place)
     }
 
-    fn slot(&self, place: usize, chunk: u64) -> *mut u8 {
+    fn slot<T: Element>(&self, place: usize, chunk: u64) -> Slot<T> {
         self.region.slot(place, chunk)
     }
 

@@ -188,7 +188,7 @@ impl HierarchicalTransport {
         }
         let (operation, rank, number) = (chunk.operation(), self.members.rank, self.number(chunk));
         self.wait_for_slot(chunk.running, number)?;
-        let (data, slot) = (chunk.data::<T>(), self.slot(self.place, number).cast::<T>());
+        let (data, slot) = (chunk.data::<T>(), self.slot::<T>(self.place, number));
         let partials = operation.shards.partials(rank).count();
         for owner in (0..self.members.world_size()).filter(|&owner| owner != rank) {
             let (owned, is_local_peer) = (self.owned(chunk, owner), self.is_on_node(owner));
@@ -202,7 +202,7 @@ impl HierarchicalTransport {
                 for partial in 0..partials {
                     let from = data.wrapping_add(partial * operation.stride + part.start).cast_const();
                     // SAFETY: inside the caller's data, and this rank's slot, which no rank reads yet.
-                    unsafe { copy(from, slot.wrapping_add(partial * chunk.partition.width + at), part.len()) };
+                    unsafe { slot.write(partial * chunk.partition.width + at, from, part.len()) };
                 }
             }
         }
@@ -286,14 +286,14 @@ impl HierarchicalTransport {
         range: Range<usize>,
     ) -> &'a [T] {
         let from = if rank == self.members.rank {
-            chunk.data::<T>().wrapping_add(partial * chunk.operation().stride + range.start)
+            chunk.data::<T>().wrapping_add(partial * chunk.operation().stride + range.start).cast_const()
         } else {
-            let slot = self.slot(self.topology.place_of(rank), self.number(chunk)).cast::<T>();
-            slot.wrapping_add(partial * chunk.partition.width + self.position(chunk, owner, range.start))
+            let start = partial * chunk.partition.width + self.position(chunk, owner, range.start);
+            self.slot(self.topology.place_of(rank), self.number(chunk)).values(start, range.len())
         };
         // SAFETY: inside the caller's data, or inside a slot that its owner has staged and not yet reused. Nothing writes to
         // it during the slice's lifetime: a sum is written once its block is complete.
-        unsafe { std::slice::from_raw_parts(from.cast_const(), range.len()) }
+        unsafe { std::slice::from_raw_parts(from, range.len()) }
     }
 
     /// Expects the other nodes' partial sums of what this rank owns.
@@ -387,13 +387,13 @@ impl HierarchicalTransport {
         let data = chunk.data::<T>();
         // Mates read the sum from the slot; directly and in slices, nobody stages data there.
         let slot = (!self.is_alone() && chunk.partition.way != Way::Pieces && !part.is_empty())
-            .then(|| self.slot(self.place, number).cast::<T>().wrapping_add(self.position(chunk, rank, part.start)));
+            .then(|| (self.slot::<T>(self.place, number), self.position(chunk, rank, part.start)));
         tree_reduce(0..shards.shards(), Walk::new(0, 0, ends), part.len(), reduction, source, |at, values| {
             // SAFETY: inside the caller's data and this rank's own slot, at the part that only this rank writes.
             unsafe {
                 copy(values.as_ptr(), data.wrapping_add(part.start + at), values.len());
-                if let Some(slot) = slot {
-                    copy(values.as_ptr(), slot.wrapping_add(at), values.len());
+                if let Some((slot, start)) = &slot {
+                    slot.write(start + at, values.as_ptr(), values.len());
                 }
             }
         });
@@ -409,13 +409,13 @@ impl HierarchicalTransport {
             return Ok(());
         }
         let number = self.number(chunk);
-        let (data, slot) = (chunk.data::<T>(), self.slot(self.place, number).cast::<T>());
+        let (data, slot) = (chunk.data::<T>(), self.slot::<T>(self.place, number));
         for peer in &self.peers.all {
             let part = self.returned(chunk, peer.rank, self.members.rank);
             if !part.is_empty() {
-                let to = slot.wrapping_add(self.position(chunk, peer.rank, part.start));
+                let to = self.position(chunk, peer.rank, part.start);
                 // SAFETY: inside the caller's data, and inside this rank's own slot, where it has staged nothing.
-                unsafe { copy(data.wrapping_add(part.start).cast_const(), to, part.len()) };
+                unsafe { slot.write(to, data.wrapping_add(part.start).cast_const(), part.len()) };
             }
         }
         self.own().publish(&self.own().reduced, number + 1);
@@ -431,7 +431,7 @@ impl HierarchicalTransport {
         for local_peer in 0..self.local_peers.len() {
             let (rank, place) = self.local_peers[local_peer];
             self.wait_for_local_peer(chunk.running, local_peer, |counters| &counters.reduced, number + 1)?;
-            let slot = self.slot(place, number).cast::<T>();
+            let slot = self.slot::<T>(place, number);
             for owner in 0..self.members.world_size() {
                 let part = match owner {
                     _ if owner == rank => self.owned(chunk, owner),
@@ -439,9 +439,9 @@ impl HierarchicalTransport {
                     _ => self.returned(chunk, owner, rank),
                 };
                 if !part.is_empty() {
-                    let from = slot.wrapping_add(self.position(chunk, owner, part.start)).cast_const();
+                    let from = self.position(chunk, owner, part.start);
                     // SAFETY: inside a slot that its owner keeps until this rank has consumed it, and the caller's data.
-                    unsafe { copy(from, data.wrapping_add(part.start), part.len()) };
+                    unsafe { slot.read(from, data.wrapping_add(part.start), part.len()) };
                 }
             }
         }

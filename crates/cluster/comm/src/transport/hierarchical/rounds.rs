@@ -1,6 +1,6 @@
 //! All-reduces in rounds: messages between ranks of different nodes, and slots between ranks of one node.
 
-use super::{HierarchicalTransport, WINDOWS, copy};
+use super::{HierarchicalTransport, WINDOWS};
 use crate::cause::CauseKind;
 use crate::element::Element;
 use crate::pieces::part_of;
@@ -64,9 +64,8 @@ impl HierarchicalTransport {
         if !self.is_alone() {
             self.wait_for_slot(running, step.chunk)?;
             if let Some((_, part)) = sent.clone().filter(|(to, _)| self.is_on_node(*to)) {
-                let slot = self.slot(self.place, step.chunk).cast::<T>();
                 // SAFETY: inside the caller's data, and this rank's own slot, which no rank reads yet.
-                unsafe { copy(data.add(part.start).cast_const(), slot, part.len()) };
+                unsafe { self.slot(self.place, step.chunk).write(0, data.add(part.start).cast_const(), part.len()) };
             }
             self.own().publish(&self.own().staged, step.chunk + 1);
         }
@@ -110,7 +109,7 @@ impl HierarchicalTransport {
                 let place = self.topology.place_of(from);
                 let staged = |own: &Self| own.region.counters(place).staged.load(std::sync::atomic::Ordering::Acquire);
                 self.wait(running, |own| (!part.is_empty() && staged(own) <= step.chunk).then_some(from))?;
-                Some(self.slot(place, step.chunk).cast::<T>())
+                Some(self.slot::<T>(place, step.chunk).values(0, part.len()))
             } else {
                 let peer = self.peer(from);
                 self.wait(running, |own| {
@@ -118,14 +117,12 @@ impl HierarchicalTransport {
                     (peer.receiving.complete() < peer.come_at[window]).then_some(from)
                 })?;
                 // What replaces this rank's values has come to their place.
-                (how != Take::Copy).then(|| self.taken(window).cast::<T>())
+                (how != Take::Copy).then(|| self.taken(window).cast::<T>().cast_const())
             };
             if let Some(values) = values {
                 // SAFETY: inside a slot that its owner has staged and keeps until it is consumed, or the transport's memory,
                 // where these values have come; and inside the caller's data.
-                unsafe {
-                    take(how, running.operation.reduction, values.cast_const(), data.add(part.start), part.len());
-                }
+                unsafe { take(how, running.operation.reduction, values, data.add(part.start), part.len()) };
             }
         }
         if !self.is_alone() {

@@ -25,12 +25,12 @@ impl SharedTransport {
             if step < chunks {
                 let chunk = self.chunk + step as u64;
                 self.wait_for_slot(running, chunk)?;
-                let slot = self.region.slot(rank, chunk);
+                let slot = self.region.slot::<u8>(rank, chunk);
                 for receiver in (0..ranks).filter(|&receiver| receiver != rank) {
                     if let Some((from, _)) = operation.exchanged(rank, receiver) {
                         let from = operation.input.wrapping_add(from + step * width);
                         // SAFETY: inside the caller's input, and this rank's own slot, which no rank reads yet.
-                        unsafe { copy(from, slot.wrapping_add(place(receiver)), len(step)) };
+                        unsafe { slot.write(place(receiver), from, len(step)) };
                         self.traffic.sent += len(step) as u64;
                     }
                 }
@@ -41,10 +41,10 @@ impl SharedTransport {
                 for sender in (1..ranks).map(|step| (rank + step) % ranks) {
                     if let Some((_, to)) = operation.exchanged(sender, rank) {
                         self.wait_for(running, sender, |counters| &counters.staged, chunk + 1)?;
-                        let from = self.region.slot(sender, chunk).wrapping_add(place(rank));
+                        let slot = self.region.slot::<u8>(sender, chunk);
                         let to = operation.output.wrapping_add(to + step * width);
                         // SAFETY: inside a slot that its owner has staged and keeps until it is consumed, and inside the output.
-                        unsafe { copy(from.cast_const(), to, len(step)) };
+                        unsafe { slot.read(place(rank), to, len(step)) };
                         self.traffic.received += len(step) as u64;
                     }
                 }

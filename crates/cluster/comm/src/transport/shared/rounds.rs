@@ -1,6 +1,6 @@
 //! All-reduces in rounds: each rank stages what it sends in its slot, and the receiver alone reads it.
 
-use super::{SLOT_BYTES, SharedTransport, copy};
+use super::{SLOT_BYTES, SharedTransport};
 use crate::element::Element;
 use crate::pieces::part_of;
 use crate::rounds::{Receipt, Rounds, add_up_partials, take};
@@ -22,9 +22,7 @@ impl SharedTransport {
                 if let Some((_, range)) = &round.send {
                     let part = part(range);
                     // SAFETY: inside the caller's data, and this rank's own slot, which no rank reads yet.
-                    unsafe {
-                        copy(data.add(part.start).cast_const(), self.region.slot(rank, chunk).cast(), part.len())
-                    };
+                    unsafe { self.region.slot(rank, chunk).write(0, data.add(part.start).cast_const(), part.len()) };
                     traffic.sent += (size_of::<T>() * part.len()) as u64;
                 }
                 self.publish_staged(running, chunk, chunk == self.chunk)?;
@@ -32,7 +30,7 @@ impl SharedTransport {
                     let part = part(range);
                     if !part.is_empty() {
                         self.wait_for(running, *from, |counters| &counters.staged, chunk + 1)?;
-                        let values = self.region.slot(*from, chunk).cast::<T>().cast_const();
+                        let values = self.region.slot::<T>(*from, chunk).values(0, part.len());
                         // SAFETY: inside a slot that its owner has staged and keeps until it is consumed, and inside the
                         // caller's data.
                         unsafe { take(*how, operation.reduction, values, data.add(part.start), part.len()) };
