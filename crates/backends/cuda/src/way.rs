@@ -1,7 +1,7 @@
 //! How the ranks of a group exchange numbers, which they agree on before the first step: by NCCL,
 //! if each has it and a GPU of its own, otherwise by way of the host.
 
-use enmasse_comm::{Algorithm, Group};
+use enmasse_comm::{Algorithm, AlgorithmChoice, Group};
 use enmasse_device::{DeviceError, Summation};
 
 use crate::driver::Properties;
@@ -39,11 +39,7 @@ impl Way {
             Summation::F16 => return Err(DeviceError::Unsupported("NCCL does not sum gradients in f16 here".into())),
             Summation::Tree => " to every rank, which sums them in the fixed tree",
         };
-        let idle = match group.all_reduce_algorithm() {
-            Algorithm::Tree => String::new(),
-            other => format!("; `all_reduce = {other}` has no effect, because NCCL has algorithms of its own"),
-        };
-        let version = all[0].nccl.as_deref().unwrap_or_default();
+        let (idle, version) = (idle(group.algorithm_choice()), all[0].nccl.as_deref().unwrap_or_default());
         Ok((Way::Nccl(summation), format!("gradients go by NCCL {version}{sums}{idle}")))
     }
 }
@@ -80,6 +76,14 @@ impl Candidate {
     }
 }
 
+/// What a line about NCCL says of the algorithm that the configuration asks for.
+fn idle(asked: AlgorithmChoice) -> String {
+    match asked {
+        AlgorithmChoice::Named(Algorithm::Tree) => String::new(),
+        other => format!("; `all_reduce = {other}` has no effect, because NCCL has algorithms of its own"),
+    }
+}
+
 /// Where a GPU is, which parts of it (MIG) have in common, unlike their names: NCCL takes one rank on each GPU.
 fn place(properties: &Properties, host: &str) -> String {
     format!("{} of {host}", properties.address)
@@ -104,6 +108,16 @@ fn against_nccl(ranks: &[Candidate]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_algorithm_that_nccl_does_not_use_is_told() {
+        let check = |asked: AlgorithmChoice, expected: &str| assert_eq!(idle(asked), expected);
+        check(Algorithm::Tree.into(), "");
+        let told =
+            |name: &str| format!("; `all_reduce = {name}` has no effect, because NCCL has algorithms of its own");
+        check(Algorithm::Ring.into(), &told("ring"));
+        check(AlgorithmChoice::Auto, &told("auto"));
+    }
 
     #[test]
     fn all_ranks_need_one_version_and_a_gpu_of_their_own() {

@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("write threads or processes, the number of ranks, and that of nodes".into());
     };
     let (ranks, nodes): (usize, usize) = (ranks.parse()?, nodes.parse()?);
-    let all_reduce = rest.first().map_or(Ok(Algorithm::Tree), |name| name.parse())?;
+    let all_reduce = rest.first().map_or(Ok(Algorithm::Tree), |name| name.parse())?.into();
     let each = ranks.div_ceil(nodes.max(1)).max(1);
     let rendezvous = |rank: usize, port: u16| {
         let mut rendezvous = Rendezvous::tcp(&format!("tcp://127.0.0.1:{port}"), rank, ranks)?;

@@ -76,3 +76,35 @@ impl FromStr for Algorithm {
         found.ok_or_else(|| format!("must be one of {}", Algorithm::ALL.map(Algorithm::name).join(", ")))
     }
 }
+
+/// What decides by which algorithm a group's all-reduces go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AlgorithmChoice {
+    /// The caller.
+    Named(Algorithm),
+    /// The model of their cost, once the caller knows how long the sums are ([`crate::Group::choose_algorithm`]). Until then it
+    /// is the tree. The group has the connections of all algorithms that may be chosen.
+    Auto,
+}
+
+impl Default for AlgorithmChoice {
+    fn default() -> Self {
+        Algorithm::default().into()
+    }
+}
+
+impl From<Algorithm> for AlgorithmChoice {
+    fn from(algorithm: Algorithm) -> Self {
+        AlgorithmChoice::Named(algorithm)
+    }
+}
+
+impl fmt::Display for AlgorithmChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AlgorithmChoice::Named(algorithm) => algorithm.fmt(f),
+            AlgorithmChoice::Auto => f.pad("auto"),
+        }
+    }
+}

@@ -322,7 +322,7 @@ impl Group {
     /// A sum over ranks that have one shard each.
     pub(crate) fn sum_of<T: Element>(&self, kind: Kind, data: *mut T, len: usize) -> Operation {
         let algorithm = match kind {
-            Kind::AllReduce => self.core.group_state.options.all_reduce,
+            Kind::AllReduce => self.algorithm,
             _ => Algorithm::Tree,
         };
         let shards = ShardMap::one_each(self.world_size());

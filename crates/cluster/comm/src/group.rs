@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, AlgorithmChoice};
 use crate::cause::{Cause, CauseKind, host_name};
 use crate::engine::Engine;
 use crate::error::JoinError;
@@ -15,6 +15,7 @@ use crate::operation::{Identity, Operation};
 use crate::options::GroupOptions;
 use crate::rendezvous::Liveness;
 use crate::rendezvous::form::Connectivity;
+use crate::topology::Topology;
 use crate::traffic::Traffic;
 use crate::transport::region::Region;
 use crate::transport::shared::SharedTransport;
@@ -42,6 +43,8 @@ use crate::watchdog::{GroupShared, Watchdog};
 #[derive(Clone)]
 pub struct Group {
     pub(crate) core: Arc<Core>,
+    /// That of all-reduces by this handle.
+    pub(crate) algorithm: Algorithm,
 }
 
 /// The state that the last clone drops.
@@ -53,6 +56,7 @@ pub(crate) struct Core {
     pub children: AtomicU64,
     /// For operations that other libraries carry out.
     pub group_shared: Arc<GroupShared>,
+    pub topology: Topology,
     ways: Vec<String>,
     /// Dropped last, when this rank no longer waits for any other.
     pub group_state: GroupState,
@@ -116,8 +120,8 @@ fn failure_here(ranks: usize) -> Arc<Failure> {
 impl Group {
     /// A group of one rank, which opens no connection.
     pub fn single() -> Self {
-        let members = Members::of_job(0, 1, Identity::default());
-        Self::of(members, None, None, vec![], GroupState::within_process(failure_here(1), GroupOptions::default()))
+        let place = (Members::of_job(0, 1, Identity::default()), Topology::apart(1));
+        Self::of(place, None, None, vec![], GroupState::within_process(failure_here(1), GroupOptions::default()))
     }
 
     /// A group of `n` ranks that are threads of this process; element r is the handle of rank r.
@@ -143,14 +147,15 @@ impl Group {
                 let members = Members::of_job(rank, n, Identity::default());
                 let transport = Box::new(SharedTransport::new(region.clone(), members.clone()));
                 let ways = vec!["ranks are threads, which share memory".to_owned()];
-                Self::new(members, Some(transport), ways, GroupState::within_process(failure.clone(), options))
+                let place = (members, Topology::together(n));
+                Self::new(place, Some(transport), ways, GroupState::within_process(failure.clone(), options))
             })
             .collect()
     }
 
     /// A member of a group; without a transport it is the only member.
     pub(crate) fn new(
-        members: Members,
+        place: (Members, Topology),
         transport: Option<Box<dyn Transport>>,
         ways: Vec<String>,
         group_state: GroupState,
@@ -161,11 +166,11 @@ impl Group {
             Engine::start(transport, failure.clone(), recorder.clone(), *options, waited.clone())
         };
         let engine = transport.map(start).transpose().map_err(JoinError::Thread)?;
-        Ok(Self::of(members, engine, region, ways, group_state))
+        Ok(Self::of(place, engine, region, ways, group_state))
     }
 
     fn of(
-        members: Members,
+        (members, topology): (Members, Topology),
         engine: Option<Engine>,
         region: Option<Arc<Region>>,
         ways: Vec<String>,
@@ -173,7 +178,13 @@ impl Group {
     ) -> Self {
         group_state.recorder.joins(members.path);
         let group_shared = Arc::new(GroupShared { members: members.clone(), region, options: group_state.options });
-        Group { core: Arc::new(Core { members, engine, children: AtomicU64::new(0), group_shared, ways, group_state }) }
+        let algorithm = match group_state.options.all_reduce {
+            AlgorithmChoice::Named(algorithm) => algorithm,
+            AlgorithmChoice::Auto => Algorithm::default(),
+        };
+        let children = AtomicU64::new(0);
+        let core = Core { members, engine, children, group_shared, topology, ways, group_state };
+        Group { core: Arc::new(core), algorithm }
     }
 
     /// This rank's number, from 0.
@@ -203,9 +214,24 @@ impl Group {
         &self.core.ways
     }
 
-    /// The algorithm of this group's all-reduces.
-    pub fn all_reduce_algorithm(&self) -> Algorithm {
+    /// What decides by which algorithm the group's all-reduces go.
+    pub fn algorithm_choice(&self) -> AlgorithmChoice {
         self.core.group_state.options.all_reduce
+    }
+
+    /// The algorithm of all-reduces by this handle.
+    pub fn all_reduce_algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// A handle of the same member whose all-reduces go by this algorithm, which the group's ranks must be connected for.
+    pub fn summing_by(&self, algorithm: Algorithm) -> Group {
+        Group { algorithm, ..self.clone() }
+    }
+
+    /// The number of nodes: sets of ranks that share memory.
+    pub fn nodes(&self) -> usize {
+        self.core.topology.nodes().len()
     }
 
     /// Bytes of the memory through which the group's data pass in this process. The kernel gives it when it is first used.

@@ -6,14 +6,14 @@
 
 use std::time::{Duration, Instant};
 
-use crate::algorithm::Algorithm;
+use crate::algorithm::AlgorithmChoice;
 
 /// A group's options besides its members and transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupOptions {
     /// The algorithm of the group's all-reduces; the same on all ranks. Between nodes the group has the connections that it needs;
-    /// with [`Algorithm::Direct`] it has those of every algorithm.
-    pub all_reduce: Algorithm,
+    /// with [`Algorithm::Direct`](crate::Algorithm::Direct) it has those of every algorithm.
+    pub all_reduce: AlgorithmChoice,
     /// Delay before each operation, which simulates a slow network in tests of overlap.
     pub delay_per_operation: Duration,
     /// How long a rank waits in an operation before the group fails and names the missing ranks: ten minutes, like
@@ -26,7 +26,7 @@ pub struct GroupOptions {
 impl Default for GroupOptions {
     fn default() -> Self {
         GroupOptions {
-            all_reduce: Algorithm::default(),
+            all_reduce: AlgorithmChoice::default(),
             delay_per_operation: Duration::ZERO,
             timeout: Duration::from_secs(600),
             stall_warning: Duration::from_secs(30),

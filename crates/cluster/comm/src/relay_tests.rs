@@ -247,10 +247,10 @@ fn on_ranks<T: Send + 'static>(links: [Link; 2], run: impl Fn(Group) -> T + Copy
         let region = Region::private(HierarchicalTransport::layout(&topology, rank)).unwrap();
         let links = vec![(1 - rank, link)];
         let links = Box::new(Sockets::new(links).unwrap());
-        let transport = HierarchicalTransport::new(members.clone(), topology, Arc::new(region), links).unwrap();
+        let transport = HierarchicalTransport::new(members.clone(), topology.clone(), Arc::new(region), links).unwrap();
         let (options, connectivity) = (GroupOptions::default(), Connectivity::within_process());
         let group_state = GroupState::new(failure.clone(), FlightRecorder::default(), options, connectivity, None);
-        let group = Group::new(members, Some(Box::new(transport)), vec![], group_state).unwrap();
+        let group = Group::new((members, topology), Some(Box::new(transport)), vec![], group_state).unwrap();
         thread::spawn(move || run(group))
     });
     let ranks: Vec<_> = ranks.collect();

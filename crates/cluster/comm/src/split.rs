@@ -14,6 +14,7 @@ use crate::error::JoinError;
 use crate::group::{Core, Group, GroupState};
 use crate::options::deadline_after;
 use crate::rendezvous::form::{Board, Formed, Seat};
+use crate::topology::Topology;
 use crate::transport::Members;
 
 impl Group {
@@ -68,16 +69,17 @@ impl Group {
         let job_ranks: Vec<_> = board.members.iter().map(|&member| members.job_ranks[member]).collect();
         if let [_] = job_ranks[..] {
             let identity = members.identity;
-            return Group::new(Members { rank, job_ranks, identity, path }, None, vec![], group_state.clone());
+            let place = (Members { rank, job_ranks, identity, path }, Topology::apart(1));
+            return Group::new(place, None, vec![], group_state.clone());
         }
         let GroupState { connectivity, options, .. } = group_state;
         let (identity, address, deadline) = (members.identity, "their group", deadline_after(options.timeout));
         let seat = Seat { rank, job_ranks, path, identity, connectivity, address, deadline };
-        let Formed { members, ways, transport, refused, .. } = seat.form(board)?;
+        let Formed { members, topology, ways, transport, refused, .. } = seat.form(board)?;
         if let Some(refused) = refused {
             group_state.failure.refused(members.job_ranks[members.rank], refused);
         }
-        Group::new(members, Some(transport), ways, group_state.clone())
+        Group::new((members, topology), Some(transport), ways, group_state.clone())
     }
 }
 

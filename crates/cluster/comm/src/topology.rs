@@ -13,7 +13,8 @@
 //! connections of its own algorithm, and no more: all of them are opened while the group forms, so
 //! that an operation never waits for a connection, and a rank that cannot be reached is named
 //! before the first step. By `ring` a rank has at most two more, by `halving-doubling` the
-//! logarithm of the ranks. By `direct` it has one to every rank of another node.
+//! logarithm of the ranks. By `direct` it has one to every rank of another node. Where the model of
+//! costs chooses, a rank has the connections of all algorithms that it may choose.
 //!
 //! A node adds up its ranks wherever a subtree lies on it, as a rank does with its shards. Where
 //! neighbours in rank order are on different nodes (Slurm's `cyclic`), fewer subtrees lie on a
@@ -23,7 +24,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::ops::Range;
 
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, AlgorithmChoice};
+use crate::cost::CANDIDATES;
 use crate::pieces::piece;
 use crate::rounds::partners;
 
@@ -38,7 +40,7 @@ pub(crate) struct Topology {
     runs: Vec<Run>,
     channels: usize,
     /// For whose all-reduces ranks are connected, besides the channels.
-    algorithm: Algorithm,
+    choice: AlgorithmChoice,
 }
 
 /// Adjacent ranks of one node. The sum of their shards travels as one wherever the tree over shards allows.
@@ -67,7 +69,7 @@ impl Topology {
             }
         }
         let channels = nodes.iter().map(Vec::len).max().unwrap_or(1);
-        Topology { seats, nodes, runs, channels, algorithm: Algorithm::Tree }
+        Topology { seats, nodes, runs, channels, choice: AlgorithmChoice::default() }
     }
 
     /// Every rank on a node of its own.
@@ -75,20 +77,33 @@ impl Topology {
         Self::new(&(0..ranks).collect::<Vec<_>>())
     }
 
-    /// The same ranks, connected for all-reduces by this algorithm.
-    pub(crate) fn connected_for(self, algorithm: Algorithm) -> Self {
-        Topology { algorithm, ..self }
+    /// All ranks on one node.
+    pub(crate) fn together(ranks: usize) -> Self {
+        Self::new(&vec![(); ranks])
+    }
+
+    /// The same ranks, connected for all-reduces by this choice.
+    pub(crate) fn connected_for(self, choice: AlgorithmChoice) -> Self {
+        Topology { choice, ..self }
     }
 
     /// For whose all-reduces ranks are connected.
-    pub(crate) fn algorithm(&self) -> Algorithm {
-        self.algorithm
+    pub(crate) fn choice(&self) -> AlgorithmChoice {
+        self.choice
+    }
+
+    /// The algorithms for which ranks have connections besides the channels.
+    fn algorithms(&self) -> &[Algorithm] {
+        match &self.choice {
+            AlgorithmChoice::Named(algorithm) => std::slice::from_ref(algorithm),
+            AlgorithmChoice::Auto => &CANDIDATES,
+        }
     }
 
     /// Whether ranks are connected for all-reduces by this algorithm.
     pub(crate) fn connects_for(&self, algorithm: Algorithm) -> bool {
-        let are_all_connected = self.algorithm == Algorithm::Direct || self.channels == 1;
-        are_all_connected || [self.algorithm, Algorithm::Tree].contains(&algorithm)
+        let are_all_connected = self.algorithms().contains(&Algorithm::Direct) || self.channels == 1;
+        are_all_connected || algorithm == Algorithm::Tree || self.algorithms().contains(&algorithm)
     }
 
     /// The ranks of each node, in order.
@@ -144,7 +159,8 @@ impl Topology {
 
     /// The ranks with which a rank is connected, in order.
     pub(crate) fn peers_of(&self, rank: usize) -> impl Iterator<Item = usize> {
-        let partners: BTreeSet<_> = partners(self.algorithm, rank, &self.nodes).collect();
+        let algorithms = self.algorithms().iter();
+        let partners: BTreeSet<_> = algorithms.flat_map(|&algorithm| partners(algorithm, rank, &self.nodes)).collect();
         let is_partner = move |other| partners.contains(&other) && self.node_of(other) != self.node_of(rank);
         (0..self.seats.len()).filter(move |&other| !self.common(rank, other).is_empty() || is_partner(other))
     }
@@ -200,7 +216,7 @@ mod tests {
 
     #[test]
     fn ranks_are_connected_for_their_algorithm_alone() {
-        let check = |names: &str, algorithm: Algorithm, peers: &[&[usize]], connects: &[Algorithm]| {
+        let check = |names: &str, algorithm: AlgorithmChoice, peers: &[&[usize]], connects: &[Algorithm]| {
             let topology = Topology::new(&names.chars().collect::<Vec<_>>()).connected_for(algorithm);
             let found: Vec<Vec<usize>> = (0..names.len()).map(|rank| topology.peers_of(rank).collect()).collect();
             assert_eq!(found, peers, "{names} {algorithm}");
@@ -208,19 +224,21 @@ mod tests {
             assert_eq!(found, connects, "{names} {algorithm}");
         };
         let (tree, ring, direct) = (Algorithm::Tree, Algorithm::Ring, Algorithm::Direct);
-        check("aabb", tree, &[&[2], &[3], &[0], &[1]], &[tree]);
-        check("aabb", ring, &[&[2, 3], &[2, 3], &[0, 1], &[0, 1]], &[tree, ring]);
-        check("aabb", direct, &[&[2, 3], &[2, 3], &[0, 1], &[0, 1]], &Algorithm::ALL);
+        check("aabb", tree.into(), &[&[2], &[3], &[0], &[1]], &[tree]);
+        check("aabb", ring.into(), &[&[2, 3], &[2, 3], &[0, 1], &[0, 1]], &[tree, ring]);
+        check("aabb", direct.into(), &[&[2, 3], &[2, 3], &[0, 1], &[0, 1]], &Algorithm::ALL);
         let halving = Algorithm::HalvingDoubling;
-        check("aabb", halving, &[&[2], &[3], &[0], &[1]], &[tree, halving]);
-        check("aaab", halving, &[&[3], &[3], &[3], &[0, 1, 2]], &[tree, halving]);
+        check("aabb", halving.into(), &[&[2], &[3], &[0], &[1]], &[tree, halving]);
+        check("aaab", halving.into(), &[&[3], &[3], &[3], &[0, 1, 2]], &[tree, halving]);
         check(
             "aabbb",
-            Algorithm::Hierarchical,
+            Algorithm::Hierarchical.into(),
             &[&[2, 3], &[3, 4], &[0], &[0, 1], &[1]],
             &[tree, Algorithm::Hierarchical],
         );
-        check("abc", tree, &[&[1, 2], &[0, 2], &[0, 1]], &Algorithm::ALL);
+        check("abc", tree.into(), &[&[1, 2], &[0, 2], &[0, 1]], &Algorithm::ALL);
+        let but_direct = Algorithm::ALL.into_iter().filter(|algorithm| *algorithm != direct).collect::<Vec<_>>();
+        check("aabb", AlgorithmChoice::Auto, &[&[2, 3], &[2, 3], &[0, 1], &[0, 1]], &but_direct);
     }
 
     proptest! {
@@ -230,7 +248,7 @@ mod tests {
             (start, len) in (0usize..100, 0usize..2000),
             algorithm in prop::sample::select(&Algorithm::ALL[..]),
         ) {
-            let topology = Topology::new(&names).connected_for(algorithm);
+            let topology = Topology::new(&names).connected_for(algorithm.into());
             // Both ends expect a connection, or neither.
             for rank in 0..names.len() {
                 for peer in topology.peers_of(rank) {

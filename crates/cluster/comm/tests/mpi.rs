@@ -261,7 +261,7 @@ fn rank(part: &str) -> ExitCode {
         _ => family,
     });
     if part == "algorithms" {
-        rendezvous.options = GroupOptions { all_reduce: Algorithm::Direct, ..GroupOptions::default() };
+        rendezvous.options = GroupOptions { all_reduce: Algorithm::Direct.into(), ..GroupOptions::default() };
     }
     if part == "stall" {
         let timeout = Duration::from_secs(5);

@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use super::{JoinError, TransportChoice, connect};
-use crate::algorithm::Algorithm;
+use crate::algorithm::AlgorithmChoice;
 use crate::cause::host_name;
 use crate::error::files_limit;
 use crate::group_path::GroupPath;
@@ -59,7 +59,7 @@ pub(crate) struct Connectivity {
     /// See [`crate::Rendezvous::node`].
     pub node: Option<String>,
     /// See [`crate::GroupOptions::all_reduce`].
-    pub all_reduce: Algorithm,
+    pub all_reduce: AlgorithmChoice,
     /// `None` for ranks that are threads of one process: they open no connections.
     pub network: Option<Network>,
 }
@@ -77,7 +77,8 @@ pub(crate) struct Network {
 impl Connectivity {
     /// The reach of ranks that are threads of one process.
     pub(crate) fn within_process() -> Self {
-        Connectivity { transport: TransportChoice::Shared, node: None, all_reduce: Algorithm::Tree, network: None }
+        let all_reduce = AlgorithmChoice::default();
+        Connectivity { transport: TransportChoice::Shared, node: None, all_reduce, network: None }
     }
 }
 
@@ -149,6 +150,7 @@ impl RankInfo {
 /// What ranks that have met are to each other.
 pub(crate) struct Formed {
     pub members: Members,
+    pub topology: Topology,
     /// The machine of each of them.
     pub hosts: Vec<String>,
     /// How they exchange data, and why some do not share memory: lines for people.
@@ -233,13 +235,13 @@ impl Seat<'_> {
                         Box::new(Sockets::new(links).map_err(JoinError::Thread)?)
                     }
                 };
-                let transport = HierarchicalTransport::new(members.clone(), topology, Arc::new(region), links);
+                let transport = HierarchicalTransport::new(members.clone(), topology.clone(), Arc::new(region), links);
                 Box::new(transport.map_err(JoinError::SharedMemory)?)
             }
         };
         let ways = [way].into_iter().chain(problems).collect();
         let hosts = infos.into_iter().map(|info| info.host).collect();
-        Ok(Formed { members, hosts, ways, transport, refused })
+        Ok(Formed { members, topology, hosts, ways, transport, refused })
     }
 
     /// Shared memory for the ranks of each node. The ranks of a node share it all or not at all.

@@ -206,7 +206,7 @@ impl Rendezvous {
             deadline,
             refusals: refusals.as_deref(),
         };
-        let Formed { members, hosts, ways, transport, refused } =
+        let Formed { members, topology, hosts, ways, transport, refused } =
             seat.form(&meeting).map_err(|error| meeting.fail(error))?;
         failure.set_hosts(hosts);
         let mut liveness = entrance.liveness;
@@ -217,7 +217,7 @@ impl Rendezvous {
         log::debug!("rank {rank} of {} has joined the group at {}", self.world_size, self.address);
         let group_state =
             GroupState::new(failure.clone(), recorder, self.options, connectivity, Some(Arc::new(liveness)));
-        Group::new(members, Some(transport), ways, group_state.clone()).map_err(|error| meeting.fail(error))
+        Group::new((members, topology), Some(transport), ways, group_state.clone()).map_err(|error| meeting.fail(error))
     }
 
     fn identity(&self) -> Identity {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::cases::algorithms::{other_reductions, same_bits, same_bits_of_f32, shards};
 use crate::common::{groups, groups_by, join_all, nodes, rendezvous_over, run_ranks, transports};
-use enmasse_comm::{Algorithm, Cause, CauseKind, Group, GroupOptions};
+use enmasse_comm::{Algorithm, AlgorithmChoice, Cause, CauseKind, Group, GroupOptions};
 use proptest::prelude::*;
 
 /// Groups whose ranks are all connected, made once.
@@ -69,6 +69,32 @@ fn a_groups_own_algorithm_is_that_of_all_its_all_reduces() {
 }
 
 #[test]
+fn a_choice_by_the_model_has_the_bits_of_what_is_chosen() {
+    // "cyclic" has two nodes, to which ranks are dealt one after another.
+    for (transport, ranks, bytes, expected) in [
+        ("threads", 4, 1 << 20, Algorithm::Tree),
+        ("tcp", 3, 1 << 20, Algorithm::Tree),
+        ("cyclic", 4, 4 << 10, Algorithm::Tree),
+        ("cyclic", 4, 1 << 20, Algorithm::Hierarchical),
+    ] {
+        let nodes = nodes(ranks, transport);
+        run_ranks(groups_by(ranks, transport, AlgorithmChoice::Auto), move |group| {
+            assert_eq!(group.algorithm_choice(), AlgorithmChoice::Auto);
+            assert_eq!(group.all_reduce_algorithm(), Algorithm::Tree, "nothing is chosen yet");
+            let chosen = group.choose_algorithm(bytes);
+            assert_eq!(chosen, expected, "{transport} {bytes}");
+            let by_choice = group.summing_by(chosen);
+            assert_eq!(by_choice.all_reduce_algorithm(), chosen);
+            other_reductions(&by_choice, chosen, &nodes, 1000);
+            // The group is connected for whatever may be chosen.
+            for algorithm in others().filter(|algorithm| *algorithm != Algorithm::Direct) {
+                same_bits(&group, algorithm, &nodes, 3, 1000);
+            }
+        });
+    }
+}
+
+#[test]
 fn ranks_that_sum_by_different_algorithms_are_told() {
     for transport in transports(4) {
         let causes = run_ranks(groups_by(4, transport, Algorithm::Direct), |group| {
@@ -86,13 +112,16 @@ fn ranks_that_sum_by_different_algorithms_are_told() {
 
 #[test]
 fn groups_of_ranks_with_different_algorithms_do_not_form() {
-    for transport in ["shared", "tcp", "cyclic"] {
+    let halving = (Algorithm::HalvingDoubling.into(), "halving-doubling");
+    for (transport, (choice, name)) in
+        [("shared", halving), ("tcp", halving), ("cyclic", (AlgorithmChoice::Auto, "auto"))]
+    {
         let mut ranks = rendezvous_over(4, transport);
-        ranks[2].options.all_reduce = Algorithm::HalvingDoubling;
+        ranks[2].options.all_reduce = choice;
         for error in join_all(ranks) {
             let error = error.unwrap_err().to_string();
-            let expected = "the algorithm of all-reduces is tree on rank 0 and halving-doubling on rank 2";
-            assert!(error.contains(expected), "{transport}: {error}");
+            let expected = format!("the algorithm of all-reduces is tree on rank 0 and {name} on rank 2");
+            assert!(error.contains(&expected), "{transport}: {error}");
         }
     }
 }
@@ -174,7 +203,7 @@ fn a_failure_in_the_middle_ends_all_with_its_cause() {
 fn a_rank_that_comes_too_late_is_named() {
     for (transport, algorithm) in ["threads", "tcp", "cyclic"].into_iter().flat_map(|t| others().map(move |a| (t, a))) {
         let timeout = Duration::from_secs(2);
-        let options = GroupOptions { all_reduce: algorithm, timeout, ..GroupOptions::default() };
+        let options = GroupOptions { all_reduce: algorithm.into(), timeout, ..GroupOptions::default() };
         let groups = match transport {
             "threads" => Group::threads_with(3, options).unwrap(),
             _ => {

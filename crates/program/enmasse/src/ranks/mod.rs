@@ -203,7 +203,7 @@ fn options(config: &TrainConfig) -> GroupOptions {
         AllReduceAlgorithm::Direct => Algorithm::Direct,
         AllReduceAlgorithm::Hierarchical => Algorithm::Hierarchical,
     };
-    GroupOptions { all_reduce, timeout, stall_warning: default.stall_warning.min(timeout / 2), ..default }
+    GroupOptions { all_reduce: all_reduce.into(), timeout, stall_warning: default.stall_warning.min(timeout / 2), ..default }
 }
 
 fn seconds(seconds: f64) -> Duration {

@@ -136,7 +136,7 @@ fn groups(topology: &Topology, timeout: Duration, mut fate: Option<(usize, Fate)
         let options = GroupOptions { timeout, stall_warning: timeout, ..GroupOptions::default() };
         let connectivity = Connectivity::within_process();
         let group_state = GroupState::new(failure.clone(), FlightRecorder::default(), options, connectivity, None);
-        Group::new(members, Some(Box::new(transport)), vec![], group_state).unwrap()
+        Group::new((members, topology.clone()), Some(Box::new(transport)), vec![], group_state).unwrap()
     };
     inboxes.into_iter().enumerate().map(group).collect()
 }

@@ -22,7 +22,7 @@ impl HierarchicalTransport {
     pub(super) fn all_reduce_in_rounds<T: Element>(&mut self, running: &RunningOperation) -> Result<(), Stop> {
         let (operation, rank) = (running.operation, self.members.rank);
         if !self.topology.connects_for(operation.algorithm) {
-            let (formed, asked) = (self.topology.algorithm(), operation.algorithm);
+            let (formed, asked) = (self.topology.choice(), operation.algorithm);
             let message = format!("its group's ranks are connected for {formed} alone, not for {asked}");
             return Err(self.members.blame(rank, CauseKind::Error, operation, message));
         }

@@ -104,10 +104,11 @@ fn pair(manner: Manner) -> ([Group; 2], Arc<Mutex<Vec<bool>>>) {
         let rank = rank.next().unwrap();
         let (members, topology) = (Members::of_job(rank, 2, Identity::default()), Topology::apart(2));
         let region = Region::private(HierarchicalTransport::layout(&topology, rank)).unwrap();
-        let transport = HierarchicalTransport::new(members.clone(), topology, Arc::new(region), Box::new(end)).unwrap();
+        let transport =
+            HierarchicalTransport::new(members.clone(), topology.clone(), Arc::new(region), Box::new(end)).unwrap();
         let (options, connectivity) = (GroupOptions::default(), Connectivity::within_process());
         let group_state = GroupState::new(failure.clone(), FlightRecorder::default(), options, connectivity, None);
-        Group::new(members, Some(Box::new(transport)), vec![], group_state).unwrap()
+        Group::new((members, topology), Some(Box::new(transport)), vec![], group_state).unwrap()
     });
     (groups, lasting)
 }

@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use enmasse_comm::{Algorithm, Group, GroupOptions, JoinError, Rendezvous, TransportChoice};
+use enmasse_comm::{AlgorithmChoice, Group, GroupOptions, JoinError, Rendezvous, TransportChoice};
 
 /// Far longer than any test of this crate needs.
 pub const DEADLINE: Duration = Duration::from_secs(300);
@@ -129,8 +129,8 @@ pub fn nodes(n: usize, transport: &str) -> Vec<Vec<usize>> {
 }
 
 /// A group of `n` ranks over one of [`TRANSPORTS`], whose all-reduces go by an algorithm.
-pub fn groups_by(n: usize, transport: &str, all_reduce: Algorithm) -> Vec<Group> {
-    let options = GroupOptions { all_reduce, ..GroupOptions::default() };
+pub fn groups_by(n: usize, transport: &str, all_reduce: impl Into<AlgorithmChoice>) -> Vec<Group> {
+    let options = GroupOptions { all_reduce: all_reduce.into(), ..GroupOptions::default() };
     if transport == "threads" {
         return Group::threads_with(n, options).unwrap();
     }

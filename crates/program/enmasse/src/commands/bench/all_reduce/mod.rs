@@ -43,8 +43,8 @@ const TCP: &str = "tcp";
 const DETAILS: &str = "\
 Sums of f32, one after another, then barriers; the time is rank 0's, the median and the least of all calls. Bandwidths are those of nccl-tests, in 10^9 \
 bytes a second: algbw is the sum's bytes over the median, and busbw is 2(N-1)/N of it, which every rank must at least send. \
-sent and received are counted bytes of a call, of the rank with the most. The model is rounds of a latency, and bytes that are copied \
-and added, each measured at the start of a job; docs/collectives.md has its formulas, and those of the algorithms.
+sent and received are counted bytes of a call, of the rank with the most. The model is rounds of a latency, messages, and bytes that are \
+copied and added, each measured at the start of a job; docs/collectives.md has its formulas, and those of the algorithms.
 
 Over TCP every rank is a node of its own. MPI's own sums and barriers are beside ours where an mpirun of Open MPI or MPICH is there, and those of \
 Gloo with --python.";
@@ -200,13 +200,11 @@ fn join(launched: &Launched, layers: LayeredConfig, over: &str, sums: &Sums, res
 
 /// The rows of a transport, as text.
 fn measure(group: &Group, over: &str, sums: &Sums) -> Result<String, Failure> {
-    // Over TCP every rank is a node of its own.
-    let nodes = if over == TCP { vec![1; group.world_size()] } else { vec![group.world_size()] };
     let model = Model::measure(group).map_err(Failure::error)?;
     let mut rows = vec![];
     for algorithm in &sums.algorithms {
         for &bytes in &sums.sizes {
-            rows.push(Row::measure(group, over, (*algorithm, bytes), &nodes, model).map_err(Failure::error)?);
+            rows.push(Row::measure(group, over, (*algorithm, bytes), model).map_err(Failure::error)?);
         }
     }
     rows.push(Row::measure_barrier(group, over).map_err(Failure::error)?);

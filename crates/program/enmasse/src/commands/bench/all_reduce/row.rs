@@ -86,12 +86,11 @@ impl Row {
         Ok(Row::barrier(over, concat!("enmasse ", env!("CARGO_PKG_VERSION")), group.world_size(), times))
     }
 
-    /// A sum by the group's ranks, which are on nodes of these sizes.
+    /// A sum by the group's ranks.
     pub fn measure(
         group: &Group,
         over: &str,
         (algorithm, bytes): (Algorithm, usize),
-        nodes: &[usize],
         model: Model,
     ) -> Result<Self, Arc<Cause>> {
         let wrong = |message| Arc::new(group.own_cause(CauseKind::Error, message));
@@ -107,7 +106,7 @@ impl Row {
         Ok(Row {
             sent: most(0),
             received: most(1),
-            predicted_us: Some(model.predict(algorithm, nodes, bytes) * 1e6),
+            predicted_us: Some(model.predict(group, algorithm, bytes) * 1e6),
             model: Some(model),
             ..Row::new(over, algorithm.name(), group.world_size(), bytes, times)
         })
@@ -219,10 +218,10 @@ mod tests {
     #[test]
     fn rows_of_a_group() {
         for ranks in [2, 3] {
-            let model = Model { alpha: 1e-6, beta: 1e-9, gamma: 1e-9 };
+            let model = Model { alpha: 1e-6, overhead: 1e-7, beta: 1e-9, gamma: 1e-9 };
             let threads = Group::threads(ranks).unwrap().into_iter().map(|group| {
                 std::thread::spawn(move || {
-                    let row = Row::measure(&group, "shared", (Algorithm::Ring, 4096 * 3), &[ranks], model).unwrap();
+                    let row = Row::measure(&group, "shared", (Algorithm::Ring, 4096 * 3), model).unwrap();
                     (row, Row::measure_barrier(&group, "shared").unwrap())
                 })
             });
