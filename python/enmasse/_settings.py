@@ -313,11 +313,12 @@ class Settings(TypedDict, total=False):
     """Type that is sent. "bf16" and "f16" halve what crosses between nodes. What rounding loses is kept and added in
     the next step (error feedback: docs/collectives.md). By NCCL "bf16" halves what travels between GPUs, as
     bf16_compress_hook of PyTorch's DDP does. Losses and metrics stay f32. Default: f32."""
-    all_reduce: Literal["tree", "ring", "halving-doubling", "direct", "hierarchical"] | None
+    all_reduce: Literal["tree", "ring", "halving-doubling", "direct", "hierarchical", "auto"] | None
     """Algorithm of all-reduces. The order in which ranks add up gradients, and the way these travel. "tree" adds up
     shards in the fixed tree, in which --shards give the same bits on any number of ranks. By "ring",
     "halving-doubling", "direct" and "hierarchical" each rank first adds up its own shards, and the bits depend on the
-    number of ranks, by the last one also on which of them share a node: docs/collectives.md. NCCL has its own. Default:
+    number of ranks, by the last one also on which of them share a node: docs/collectives.md. "auto" takes the one that
+    a fixed model of costs says is the fastest for the largest bucket on these nodes. NCCL has its own. Default:
     tree."""
     loss: Literal["cross-entropy", "bce", "focal", "asymmetric", "mse", "l1", "huber"] | None
     """Loss. Of classes "cross-entropy" or "focal"; of labels "bce", "focal" or "asymmetric"; of numbers, which have a

@@ -119,11 +119,15 @@ impl Cuda {
 
     /// How a rank exchanges numbers with others, as far as is known.
     fn way(&self, hosting: &Hosting) -> Way {
-        let agreed = *self.way.lock().unwrap_or_else(PoisonError::into_inner);
         match hosting.map().ranks() {
             0 | 1 => Way::Host,
-            _ => agreed.unwrap_or_else(|| Way::expected(&self.gpu, self.summation)),
+            _ => self.way_of_several(),
         }
+    }
+
+    fn way_of_several(&self) -> Way {
+        let agreed = *self.way.lock().unwrap_or_else(PoisonError::into_inner);
+        agreed.unwrap_or_else(|| Way::expected(&self.gpu, self.summation))
     }
 }
 
@@ -158,6 +162,10 @@ impl Device for Cuda {
         let (way, line) = Way::agree(&self.gpu, group, self.summation)?;
         *self.way.lock().unwrap_or_else(PoisonError::into_inner) = Some(way);
         Ok([group.ways(), &[line]].concat())
+    }
+
+    fn sums_by_group(&self) -> bool {
+        self.way_of_several() == Way::Host
     }
 
     fn filters(&self) -> FilterOrder {

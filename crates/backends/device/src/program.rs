@@ -125,6 +125,11 @@ pub trait Device: Send + Sync {
         Ok(group.ways().to_vec())
     }
 
+    /// Whether the group carries out its programs' sums over ranks, by [`Group::all_reduce_algorithm`]; after [`Device::ways`].
+    fn sums_by_group(&self) -> bool {
+        true
+    }
+
     /// The instruction-set levels that it supports, weakest first. It computes at the last one, which influences the rounding
     /// of results. Empty if the device has no levels.
     fn levels(&self) -> Vec<&'static str> {

@@ -474,7 +474,7 @@ settings! {
         /// "bf16" and "f16" halve what crosses between nodes. What rounding loses is kept and added in the next step (error feedback: docs/collectives.md). By NCCL "bf16" halves what travels between GPUs, as bf16_compress_hook of PyTorch's DDP does. Losses and metrics stay f32.
         reduce_precision: ReducePrecision = ReducePrecision::F32, "TYPE", ANY, Run;
         /// Algorithm of all-reduces
-        /// The order in which ranks add up gradients, and the way these travel. "tree" adds up shards in the fixed tree, in which --shards give the same bits on any number of ranks. By "ring", "halving-doubling", "direct" and "hierarchical" each rank first adds up its own shards, and the bits depend on the number of ranks, by the last one also on which of them share a node: docs/collectives.md. NCCL has its own.
+        /// The order in which ranks add up gradients, and the way these travel. "tree" adds up shards in the fixed tree, in which --shards give the same bits on any number of ranks. By "ring", "halving-doubling", "direct" and "hierarchical" each rank first adds up its own shards, and the bits depend on the number of ranks, by the last one also on which of them share a node: docs/collectives.md. "auto" takes the one that a fixed model of costs says is the fastest for the largest bucket on these nodes. NCCL has its own.
         all_reduce: AllReduceAlgorithm = AllReduceAlgorithm::Tree, "NAME", ANY, Run;
         /// Loss
         /// Of classes "cross-entropy" or "focal"; of labels "bce", "focal" or "asymmetric"; of numbers, which have a std of 1 here, "mse", "l1" or "huber".

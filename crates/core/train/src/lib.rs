@@ -20,6 +20,7 @@
 #![recursion_limit = "512"]
 
 mod agreement;
+mod all_reduce;
 mod attempt;
 mod bad_samples;
 mod batch_search;
@@ -91,6 +92,7 @@ mod tuning;
 mod weights;
 mod whitening;
 
+pub use all_reduce::ChosenAlgorithm;
 pub use callback::{
     Callback, CallbackResult, Control, EarlyStopping, LogError, LrMonitor, ModelCheckpoint, Progress, SaveReason,
     Saved, Started, Survival, Timer, Weights,

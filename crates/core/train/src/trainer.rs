@@ -27,6 +27,7 @@ use enmasse_system::machine::peak_rss_bytes;
 use enmasse_weights::Matching;
 
 use crate::agreement::check_ranks;
+use crate::all_reduce::ChosenAlgorithm;
 use crate::bad_samples::BadSamples;
 use crate::callback::Callbacks;
 use crate::checkpoint::CallbackStates;
@@ -203,6 +204,8 @@ struct Session {
     cut: Option<TensorParallel>,
     /// The ranks with the same one, of a model that is cut.
     replicas: Option<Group>,
+    /// The algorithm of sums over ranks, if the model of costs has chosen it.
+    all_reduce: Option<ChosenAlgorithm>,
     preparation: Preparation,
     tuning: Option<Tuning>,
     /// The tensors that were loaded from `--weights`, on rank 0.

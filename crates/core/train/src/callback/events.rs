@@ -9,7 +9,7 @@ use enmasse_graph::{Recomputed, TensorParallel};
 use enmasse_image::Normalization;
 use serde::Serialize;
 
-use crate::{Change, EpochRecord, RankMemory, Resumed, StepRecord, Tuning};
+use crate::{Change, ChosenAlgorithm, EpochRecord, RankMemory, Resumed, StepRecord, Tuning};
 
 /// The facts of a run that are known before its first step. The keys of its JSON form, in this order, are a contract with scripts:
 /// those of the fields that are not skipped.
@@ -73,6 +73,9 @@ pub struct Started {
     /// What backward computes again, for less memory; `None` where that was not asked for.
     #[serde(skip)]
     pub recomputed: Option<Recomputed>,
+    /// The algorithm of sums over ranks, if the model of costs has chosen it.
+    #[serde(skip)]
+    pub all_reduce: Option<ChosenAlgorithm>,
     /// How the algorithms of a tuned run were chosen. Only on rank 0.
     #[serde(skip)]
     pub tuning: Option<Tuning>,

@@ -403,7 +403,7 @@ choices! {
         /// The fixed tree over shards.
         Tree = "tree",
     }
-    /// The algorithm by which ranks sum gradients: [`enmasse_comm::Algorithm`].
+    /// The algorithm by which ranks sum gradients: [`enmasse_comm::AlgorithmChoice`].
     AllReduceAlgorithm {
         /// The fixed tree over shards.
         Tree = "tree",
@@ -415,6 +415,8 @@ choices! {
         Direct = "direct",
         /// Directly within each node, then by a ring over nodes.
         Hierarchical = "hierarchical",
+        /// The one that a model of costs says is the fastest for the largest bucket on these nodes.
+        Auto = "auto",
     }
     /// The type of gradients on their way between ranks.
     ReducePrecision {

@@ -14,6 +14,7 @@ use super::evaluate::EvaluationInput;
 use super::head::HeadPhase;
 use super::{Session, Trainer, is_unfinished};
 use crate::agreement::{broadcast_state, broadcast_states, compare_devices, compare_setup, compare_weights};
+use crate::all_reduce::ChosenAlgorithm;
 use crate::bad_samples::BadSamples;
 use crate::callback::Plateau;
 use crate::checkpoint::CallbackStates;
@@ -149,6 +150,7 @@ impl Session {
             _ => (None, None),
         };
         let tuning = agree_on_algorithms(config, device, group, writer.as_mut(), &mut plans)?;
+        let all_reduce = ChosenAlgorithm::choose(config.all_reduce, device, group, &mut plans);
         if let Some(group) = group {
             compare_setup(group, run, data, &plans)?;
             if !parts.is_empty() {
@@ -183,6 +185,7 @@ impl Session {
         };
         check_memory(group, memory.total(), process.own_resident(), sharding.batch, &with_batch)?;
         let cut = parts.first().and_then(|plans| plans.evaluate.tensor_parallel.clone());
+        let summing = group.map(|group| all_reduce.map_or(group.clone(), |chosen| group.summing_by(chosen.algorithm)));
         let mut program: Box<dyn Program> = match (group.filter(|_| !parts.is_empty()), place) {
             (Some(group), RankPlace::Stage(place)) => {
                 Box::new(StagedProgram::new(device, plans, parts, place, group.clone())?)
@@ -190,7 +193,7 @@ impl Session {
             (Some(group), RankPlace::Tensor(place)) => {
                 Box::new(TensorParallelProgram::new(device, plans, parts.swap_remove(0), place, group.clone())?)
             }
-            (None, _) => device.compile(plans, trainer.group.clone())?,
+            (None, _) => device.compile(plans, summing)?,
         };
         initialize(program.as_mut(), config.seed)?;
         // Rank 0 may read files into a part of it, and pass on the whole.
@@ -290,6 +293,7 @@ impl Session {
             place,
             cut,
             replicas,
+            all_reduce,
             preparation,
             tuning,
             pretrained,
@@ -366,6 +370,7 @@ impl Session {
             memory: self.memory,
             cut: self.cut.clone(),
             recomputed: plans.train.as_ref().and_then(|plan| plan.recomputed.clone()),
+            all_reduce: self.all_reduce,
             tuning: self.tuning.clone(),
             pretrained: self.pretrained.as_ref().map(ToString::to_string),
             run: self.run_folder(),

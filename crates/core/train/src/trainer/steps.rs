@@ -130,6 +130,9 @@ impl Steps<'_, '_> {
         let used = trainer.used(name, model, data)?;
         trainer.config = used.train.clone();
         let (mut session, mut files) = Session::prepare(trainer, &used, model, data)?;
+        if let Some(chosen) = session.all_reduce {
+            trainer.group = trainer.group.take().map(|group| group.summing_by(chosen.algorithm));
+        }
         if let Some(patience) = trainer.config.patience {
             files.callbacks.push(Box::new(EarlyStopping::new(session.monitor.clone()).patience(patience)));
         }

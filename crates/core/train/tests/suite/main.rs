@@ -1,5 +1,6 @@
 //! One program of tests: it is linked once, and its tests run side by side.
 
+mod all_reduce;
 mod augmentation;
 mod averages;
 mod callback_state;

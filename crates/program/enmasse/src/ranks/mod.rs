@@ -26,7 +26,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use enmasse::devices::Share;
-use enmasse_comm::{Algorithm, Cause, CauseKind, Group, GroupOptions, TransportChoice};
+use enmasse_comm::{Cause, CauseKind, Group, GroupOptions, TransportChoice};
 use enmasse_cpu::{Cores, Pinned};
 use enmasse_device::Device;
 use enmasse_doctor::FailureRecord;
@@ -34,8 +34,7 @@ use enmasse_launch::{Job, Outcome, Output, Status, Store, report_cause, run_thre
 use enmasse_system::machine::NearProcessors;
 use enmasse_system::writer;
 use enmasse_train::{
-    AllReduceAlgorithm, DeviceSelection, Devices, LayeredConfig, RankKind, RunConfig, RunFolder, RunPaths,
-    StrategyKind, TrainConfig,
+    DeviceSelection, Devices, LayeredConfig, RankKind, RunConfig, RunFolder, RunPaths, StrategyKind, TrainConfig,
 };
 use enmasse_wording::counted;
 
@@ -196,14 +195,12 @@ fn near(device: &dyn Device) -> Option<(Cores, NearProcessors)> {
 fn options(config: &TrainConfig) -> GroupOptions {
     let default = GroupOptions::default();
     let timeout = seconds(config.timeout);
-    let all_reduce = match config.all_reduce {
-        AllReduceAlgorithm::Tree => Algorithm::Tree,
-        AllReduceAlgorithm::Ring => Algorithm::Ring,
-        AllReduceAlgorithm::HalvingDoubling => Algorithm::HalvingDoubling,
-        AllReduceAlgorithm::Direct => Algorithm::Direct,
-        AllReduceAlgorithm::Hierarchical => Algorithm::Hierarchical,
-    };
-    GroupOptions { all_reduce: all_reduce.into(), timeout, stall_warning: default.stall_warning.min(timeout / 2), ..default }
+    GroupOptions {
+        all_reduce: config.all_reduce.into(),
+        timeout,
+        stall_warning: default.stall_warning.min(timeout / 2),
+        ..default
+    }
 }
 
 fn seconds(seconds: f64) -> Duration {

@@ -80,6 +80,7 @@ pub fn facts(started: &Started) -> Vec<String> {
         lines.push(format!("charts:   {} in {}", names.join(" and "), folder.display()));
         lines.push(format!("curves:   tensorboard --logdir={}, then open http://localhost:6006/", shell_word(run)));
     }
+    lines.extend(started.all_reduce.iter().map(|chosen| format!("sums:     {chosen}")));
     lines.extend(started.tuning.iter().flat_map(tuned));
     lines.extend(started.pretrained.iter().flat_map(|report| from_file(report)));
     if let Some(Resumed { epoch, samples }) = started.resumed {
@@ -208,9 +209,10 @@ pub fn settings(config: &RunConfig) -> String {
 
 #[cfg(test)]
 mod tests {
+    use enmasse_comm::Algorithm;
     use enmasse_graph::{CompileOptions, Tensor, compile};
     use enmasse_image::Normalization;
-    use enmasse_train::{Change, RunEvent};
+    use enmasse_train::{Change, ChosenAlgorithm, RunEvent};
 
     use super::*;
 
@@ -249,6 +251,7 @@ mod tests {
                 batches: 60 << 20,
                 base: 102 << 20,
             },
+            all_reduce: Some(ChosenAlgorithm { algorithm: Algorithm::Ring, bytes: 25 << 20, ranks: 4, nodes: 2 }),
             tuning: Some(Tuning {
                 measured: 12,
                 seconds: 2.0,
@@ -283,6 +286,7 @@ limit:    validation evaluates 128 of its 600 images, evenly spaced
 run:      runs/a
 charts:   class_distribution.svg and augmented.svg in runs/a/charts
 curves:   tensorboard --logdir=runs/a, then open http://localhost:6006/
+sums:     all-reduce ring (auto: 25.0 MiB over 4 ranks on 2 nodes)
 tuned:    12 operations measured in 2.0 s; another algorithm than untuned: 5 in a step
 warning: a.txt: it is damaged
 weights:  loaded 1 of 3 tensors from w.pth

@@ -25,8 +25,18 @@ fn ranks_train_by_every_algorithm_to_the_same_weights_on_all() {
         // Ranks as threads, and again, have the same bits.
         assert!(run(&format!("{name} threads"), &["--all-reduce", name, "--ranks", "thread"]).0 == found, "{name}");
     }
-    let alone = run("alone", &["--devices", "cpu:1", "--all-reduce", "ring"]).2;
-    assert!(alone.contains("--all-reduce ring has no effect with one rank"), "{alone}");
+    // On one node nothing costs less than the tree.
+    let (chosen, config, told) = run("auto", &["--all-reduce", "auto"]);
+    assert!(config.contains("all_reduce = \"auto\""), "{config}");
+    assert!(
+        chosen == tree && told.contains("sums:     all-reduce tree (auto: 0.1 MiB over 3 ranks on 1 node)\n"),
+        "{told}"
+    );
+    for name in ["ring", "auto"] {
+        let alone = run(&format!("{name} alone"), &["--devices", "cpu:1", "--all-reduce", name]).2;
+        assert!(alone.contains(&format!("--all-reduce {name} has no effect with one rank")), "{alone}");
+        assert!(!alone.contains("sums: "), "{alone}");
+    }
 }
 
 #[test]
@@ -44,9 +54,11 @@ fn algorithms_that_have_no_place_are_refused() {
     let check = |others: &[&str], expected: &str| {
         refused(&enmasse(&arguments(&data, &out, others)), 2, &[expected]);
     };
-    check(&["--all-reduce", "star"], "must be tree or ring or halving-doubling or direct or hierarchical");
-    check(
-        &["--strategy", "dp", "--devices", "cpu:2", "--all-reduce", "ring"],
-        "--all-reduce ring: needs --strategy ddp, in which all ranks get all sums",
-    );
+    check(&["--all-reduce", "star"], "must be tree or ring or halving-doubling or direct or hierarchical or auto");
+    for name in ["ring", "auto"] {
+        check(
+            &["--strategy", "dp", "--devices", "cpu:2", "--all-reduce", name],
+            &format!("--all-reduce {name}: needs --strategy ddp, in which all ranks get all sums"),
+        );
+    }
 }

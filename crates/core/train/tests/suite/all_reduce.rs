@@ -1,0 +1,115 @@
+//! `all_reduce = auto`: what the model of costs chooses has the bits of the algorithm by its name, and a run says it.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::common::Colours;
+use enmasse_comm::{Algorithm, AlgorithmChoice, Group, GroupOptions, Rendezvous};
+use enmasse_cpu::{Cpu, CpuOptions};
+use enmasse_graph::Tensor;
+use enmasse_train::{
+    AllReduceAlgorithm, Callback, CallbackResult, Checkpoint, ChosenAlgorithm, Control, RunPaths, Started, TrainConfig,
+    Trainer, TrainingData,
+};
+
+/// One bucket of 52.7 KiB and one of a few numbers.
+fn net(x: Tensor, classes: usize) -> Tensor {
+    x.flatten().linear("fc1", 69).relu().linear("fc2", classes)
+}
+
+/// Ranks of this many nodes, to which they are dealt one after another.
+fn groups(ranks: usize, nodes: usize, all_reduce: AlgorithmChoice) -> Vec<Group> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("tcp://{}", listener.local_addr().unwrap());
+    let mut listener = Some(listener);
+    let join = |rank: usize| {
+        let mut rendezvous = Rendezvous::tcp(&address, rank, ranks).unwrap();
+        rendezvous.node = Some((rank % nodes).to_string());
+        rendezvous.listener = listener.take();
+        rendezvous.options = GroupOptions { all_reduce, ..GroupOptions::default() };
+        std::thread::spawn(move || rendezvous.join().unwrap())
+    };
+    let threads: Vec<_> = (0..ranks).map(join).collect();
+    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+}
+
+/// What a run says of its sums.
+#[derive(Default)]
+struct Told(Option<ChosenAlgorithm>);
+
+impl Callback for Told {
+    fn on_fit_start(&mut self, started: &Started, _: &mut Control) -> CallbackResult {
+        self.0 = started.all_reduce;
+        Ok(())
+    }
+}
+
+/// The bits of the last checkpoint, the records of epochs, and what all ranks said.
+fn run(
+    out: &Path,
+    all_reduce: AllReduceAlgorithm,
+    (ranks, nodes): (usize, usize),
+    epochs: usize,
+) -> (Vec<(String, Vec<u32>)>, Vec<String>, Option<ChosenAlgorithm>) {
+    let config = TrainConfig {
+        all_reduce,
+        epochs,
+        batch: Some(4),
+        size: Some(8),
+        check_ranks: true,
+        resume: out.exists().into(),
+        out: Some(out.to_owned()),
+        ..TrainConfig::default()
+    };
+    let data = TrainingData::new(Arc::new(Colours(48)), Arc::new(Colours(17)));
+    let told = std::thread::scope(|scope| {
+        let rank = |group: Group| {
+            let (config, data) = (config.clone(), &data);
+            scope.spawn(move || {
+                let cpu = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
+                let mut told = Told::default();
+                Trainer::new(config, Arc::new(cpu)).group(group).callback(&mut told).fit("net", &net, data).unwrap();
+                told.0
+            })
+        };
+        let ranks: Vec<_> = groups(ranks, nodes, all_reduce.into()).into_iter().map(rank).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert!(told.iter().all(|other| *other == told[0]), "{told:?}");
+    let paths = RunPaths::new(out);
+    let tensors = Checkpoint::load(&paths.last_checkpoint()).unwrap().tensors.into_iter();
+    let bits = tensors.map(|tensor| (tensor.name, tensor.values.iter().map(|value| value.to_bits()).collect()));
+    let losses = std::fs::read_to_string(paths.metrics()).unwrap();
+    let losses = losses.lines().map(|line| {
+        let record: serde_json::Value = serde_json::from_str(line).unwrap();
+        format!("{} {}", record["train_loss"], record["val_loss"])
+    });
+    (bits.collect(), losses.collect(), told[0])
+}
+
+#[test]
+fn a_run_by_auto_has_the_bits_of_the_algorithm_that_it_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let (bits, losses, told) = run(&path("auto"), AllReduceAlgorithm::Auto, (4, 2), 2);
+    let told = told.unwrap();
+    assert_eq!(told.algorithm, Algorithm::Hierarchical);
+    assert_eq!(told.to_string(), "all-reduce hierarchical (auto: 0.1 MiB over 4 ranks on 2 nodes)");
+    let named = run(&path("named"), AllReduceAlgorithm::Hierarchical, (4, 2), 2);
+    assert!(named.0 == bits && named.1 == losses, "{losses:?} is not {:?}", named.1);
+    assert_eq!(named.2, None, "nothing was chosen");
+    let tree = run(&path("tree"), AllReduceAlgorithm::Tree, (4, 2), 2);
+    assert!(tree.0 != bits, "the tree has the same bits, so this test shows nothing");
+}
+
+#[test]
+fn a_run_resumed_on_other_ranks_chooses_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    run(&out, AllReduceAlgorithm::Auto, (4, 2), 1);
+    let told = run(&out, AllReduceAlgorithm::Auto, (2, 2), 2).2.unwrap();
+    assert_eq!((told.algorithm, told.ranks, told.nodes), (Algorithm::Tree, 2, 2));
+    let config = std::fs::read_to_string(out.join("config.toml")).unwrap();
+    assert!(config.contains("all_reduce = \"auto\""), "{config}");
+}
