@@ -255,13 +255,13 @@ fn what_a_rank_has_done_before_it_leaves_counts() {
     });
 }
 
-/// The operation before, which the failure may interrupt, has its whole result or none.
+/// The operation before, which the failure may interrupt between two chunks, has its whole result or none.
 #[test]
 fn a_rank_that_waits_for_a_dead_one_leaves_with_the_cause() {
-    check(2, || {
+    check(1, || {
         let [mut waits, mut dies] = Rank::pair();
         let (failure, failures) = (waits.failure.clone(), [waits.failure.clone(), dies.failure.clone()]);
-        let exchange = Exchange::of(Kind::AllGather, LINE);
+        let exchange = Exchange::of(Kind::AllGather, 2 * SLOT_BYTES / size_of::<f32>());
         let other = thread::spawn(move || {
             let end = dies.exchange(exchange);
             assert!(matches!(end, Ok(()) | Err(Stop::Failed)), "{end:?}");
@@ -271,7 +271,7 @@ fn a_rank_that_waits_for_a_dead_one_leaves_with_the_cause() {
             failures.iter().for_each(|failure| failure.raise(Cause::new(CauseKind::Exited, "killed").of_rank(1)));
             futex::end_limits();
         });
-        let stop = waits.exchange(exchange).and_then(|()| waits.exchange(exchange));
+        let stop = waits.exchange(exchange).and_then(|()| waits.execute(Operation::barrier()));
         assert!(matches!(stop, Err(Stop::Failed)), "{stop:?}");
         assert_eq!(failure.check().unwrap_err().message, "killed");
         other.join().unwrap();
