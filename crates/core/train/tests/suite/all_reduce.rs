@@ -45,13 +45,17 @@ impl Callback for Told {
     }
 }
 
-/// The bits of the last checkpoint, the records of epochs, and what all ranks said.
-fn run(
-    out: &Path,
-    all_reduce: AllReduceAlgorithm,
-    (ranks, nodes): (usize, usize),
-    epochs: usize,
-) -> (Vec<(String, Vec<u32>)>, Vec<String>, Option<ChosenAlgorithm>) {
+/// What a run leaves.
+struct Run {
+    /// The tensors of the last checkpoint, with the bits of their values.
+    bits: Vec<(String, Vec<u32>)>,
+    /// Those of each epoch.
+    losses: Vec<String>,
+    /// What all ranks said.
+    told: Option<ChosenAlgorithm>,
+}
+
+fn run(out: &Path, all_reduce: AllReduceAlgorithm, (ranks, nodes): (usize, usize), epochs: usize) -> Run {
     let config = TrainConfig {
         all_reduce,
         epochs,
@@ -65,7 +69,8 @@ fn run(
     let data = TrainingData::new(Arc::new(Colours(48)), Arc::new(Colours(17)));
     let told = std::thread::scope(|scope| {
         let rank = |group: Group| {
-            let (config, data) = (config.clone(), &data);
+            let config = config.clone();
+            let data = &data;
             scope.spawn(move || {
                 let cpu = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
                 let mut told = Told::default();
@@ -85,22 +90,22 @@ fn run(
         let record: serde_json::Value = serde_json::from_str(line).unwrap();
         format!("{} {}", record["train_loss"], record["val_loss"])
     });
-    (bits.collect(), losses.collect(), told[0])
+    Run { bits: bits.collect(), losses: losses.collect(), told: told[0] }
 }
 
 #[test]
 fn a_run_by_auto_has_the_bits_of_the_algorithm_that_it_names() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    let (bits, losses, told) = run(&path("auto"), AllReduceAlgorithm::Auto, (4, 2), 2);
-    let told = told.unwrap();
+    let auto = run(&path("auto"), AllReduceAlgorithm::Auto, (4, 2), 2);
+    let told = auto.told.unwrap();
     assert_eq!(told.algorithm, Algorithm::Hierarchical);
     assert_eq!(told.to_string(), "all-reduce hierarchical (auto: 0.1 MiB over 4 ranks on 2 nodes)");
     let named = run(&path("named"), AllReduceAlgorithm::Hierarchical, (4, 2), 2);
-    assert!(named.0 == bits && named.1 == losses, "{losses:?} is not {:?}", named.1);
-    assert_eq!(named.2, None, "nothing was chosen");
+    assert!(named.bits == auto.bits && named.losses == auto.losses, "{:?} is not {:?}", auto.losses, named.losses);
+    assert_eq!(named.told, None, "nothing was chosen");
     let tree = run(&path("tree"), AllReduceAlgorithm::Tree, (4, 2), 2);
-    assert!(tree.0 != bits, "the tree has the same bits, so this test shows nothing");
+    assert!(tree.bits != auto.bits, "the tree has the same bits, so this test shows nothing");
 }
 
 #[test]
@@ -108,7 +113,7 @@ fn a_run_resumed_on_other_ranks_chooses_anew() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run");
     run(&out, AllReduceAlgorithm::Auto, (4, 2), 1);
-    let told = run(&out, AllReduceAlgorithm::Auto, (2, 2), 2).2.unwrap();
+    let told = run(&out, AllReduceAlgorithm::Auto, (2, 2), 2).told.unwrap();
     assert_eq!((told.algorithm, told.ranks, told.nodes), (Algorithm::Tree, 2, 2));
     let config = std::fs::read_to_string(out.join("config.toml")).unwrap();
     assert!(config.contains("all_reduce = \"auto\""), "{config}");
