@@ -38,7 +38,8 @@ impl Dataset for Waves {
         let wave = |along: f64| (std::f64::consts::TAU * (along + phase) / length).sin();
         let mut pixels = Vec::with_capacity(SIDE * SIDE * 3);
         for place in 0..SIDE * SIDE {
-            let (x, y) = ((place % SIDE) as f64, (place / SIDE) as f64);
+            let x = (place % SIDE) as f64;
+            let y = (place / SIDE) as f64;
             let height = match PATTERNS[self.label(index)] {
                 "columns" => wave(x),
                 "rows" => wave(y),

@@ -15,7 +15,8 @@ use enmasse::prelude::*;
 fn model(x: Tensor, classes: usize) -> Tensor {
     let mut x = convolution(x, "stem", 16, 1).relu();
     for (stage, channels) in [16, 32, 64].into_iter().enumerate() {
-        let (name, stride) = (format!("stage{stage}"), if stage == 0 { 1 } else { 2 });
+        let name = format!("stage{stage}");
+        let stride = if stage == 0 { 1 } else { 2 };
         x = block(x, &name, channels, stride);
     }
     x.adaptive_avg_pool([1, 1]).flatten().dropout("dropout", 0.1).linear("head", classes)

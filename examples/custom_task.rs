@@ -38,7 +38,8 @@ impl Dataset for Dots {
     }
 
     fn read(&self, index: usize) -> Result<Image, DataError> {
-        let (place, mut noise) = (self.targets(index), RandomStream::new(self.seed, "noise", 0, index as u64));
+        let place = self.targets(index);
+        let mut noise = RandomStream::new(self.seed, "noise", 0, index as u64);
         let mut light = |i: usize| {
             let [x, y] = [i % SIDE, i / SIDE].map(|at| (at as f32 + 0.5) / SIDE as f32);
             let distance = (x - place[0]).hypot(y - place[1]) * 10.0;
@@ -69,7 +70,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let dots = |seed: u64, count: usize| Arc::new(Dots { seed, count });
     let data = TrainingData::new(dots(1, 3000), dots(2, 501));
     // The dot of a mirror image would be elsewhere.
-    let (size, augment, flip) = (Some(SIDE), Some(Augmentation::None), Some(Flip::Chance(0.0)));
+    let size = Some(SIDE);
+    let augment = Some(Augmentation::None);
+    let flip = Some(Flip::Chance(0.0));
     let (optimizer, lr) = (OptimizerKind::AdamW, 0.003);
     let config = TrainConfig { epochs: 8, size, augment, flip, optimizer, lr, ..TrainConfig::default() };
     let mut trainer = Trainer::new(config, device("cpu", 2)?).loader_threads(2).task(Position);

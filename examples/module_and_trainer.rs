@@ -27,7 +27,9 @@ fn data_module() -> Result<TrainingData, Box<dyn Error>> {
     let folder = Folder::scan(shapes::ensure(&shapes::default_cache()?)?)?;
     let held_out = folder.split(0, 0.2)?;
     let parts = held_out.train.split(1, 0.2)?;
-    let (classes, train, validation) = (folder.classes().to_vec(), Arc::new(parts.train), Arc::new(parts.val));
+    let classes = folder.classes().to_vec();
+    let train = Arc::new(parts.train);
+    let validation = Arc::new(parts.val);
     Ok(TrainingData::of_classes(classes, train, validation).with_test(Arc::new(held_out.val)))
 }
 

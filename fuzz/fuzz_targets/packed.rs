@@ -44,12 +44,14 @@ fn complete(file: &mut [u8]) -> Option<()> {
         for sample in 0..number(file, header)?.min(4) {
             let _ = hash_record(file, header, part, sample);
         }
-        let (samples, labels) = (number(file, header)?, number(file, header + 8)?);
+        let samples = number(file, header)?;
+        let labels = number(file, header + 8)?;
         let end = samples.checked_mul(4).and_then(|bytes| bytes.checked_add(labels));
         let _ = end.and_then(|end| hash(file, labels..end, header + 24));
     }
     for header in [336, 384] {
-        let (targets, bytes) = (number(file, header)?, number(file, header + 8)?);
+        let targets = number(file, header)?;
+        let bytes = number(file, header + 8)?;
         let _ = targets.checked_add(bytes).and_then(|end| hash(file, targets..end, header + 16));
     }
     let (metadata, bytes) = (number(file, 24)?, number(file, 32)?);

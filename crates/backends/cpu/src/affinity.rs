@@ -65,7 +65,8 @@ pub struct Pinned(Cores);
 impl Pinned {
     /// Pins the thread to `cores`, if some are given.
     pub fn to(cores: Option<Cores>) -> Option<Self> {
-        let (cores, before) = (cores?, Cores::available()?);
+        let cores = cores?;
+        let before = Cores::available()?;
         cores.pin();
         Some(Pinned(before))
     }

@@ -114,7 +114,8 @@ struct Head<E> {
 impl<E: Element> Head<E> {
     /// The head of a task in `parts` parts of each token.
     fn new(data: Region<E>, size: Size, task: usize, part: usize, parts: usize) -> Self {
-        let (sample, head) = (task / size.heads, task % size.heads);
+        let sample = task / size.heads;
+        let head = task % size.heads;
         let stride = parts * size.channels();
         let start = sample * size.tokens * stride + part * size.channels() + head * size.head;
         Head { data, start, stride, head: size.head }
@@ -145,7 +146,8 @@ impl<E: Element> Head<E> {
 
         /// Copies words along the rows as panels of columns, `panel` values apart.
         unsafe fn panels<S: Simd>(&self, rows: Range<usize>, panel: usize, to: Region<f32>) {
-            let (width, zeros) = (2 * S::LANES, [E::ZERO; 2 * MAX_LANES]);
+            let width = 2 * S::LANES;
+            let zeros = [E::ZERO; 2 * MAX_LANES];
             for (at, first) in rows.clone().step_by(E::PER_WORD).enumerate() {
                 (first..first + E::PER_WORD).for_each(|row| self.prefetch(row));
                 for (number, column) in (0..self.head).step_by(width).enumerate() {
@@ -163,7 +165,8 @@ impl<E: Element> Head<E> {
 
         /// Copies the words of `count` rows as the columns of panels, with zeros after the last. `row` is workspace.
         unsafe fn transposed<S: Simd>(&self, count: usize, row: Region<f32>, to: Region<f32>) {
-            let (width, words) = (2 * S::LANES, self.head.div_ceil(E::PER_WORD));
+            let width = 2 * S::LANES;
+            let words = self.head.div_ceil(E::PER_WORD);
             for column in 0..count.next_multiple_of(width) {
                 match column < count {
                     true => self.words(column..column + 1, row),
@@ -217,7 +220,8 @@ fn product<C>(
     c_rows: &[usize; BLOCK[1]],
 ) -> Matmul<C> {
     let (a, b) = (a.at(0, 0).cast_const(), b.at(0, 0).cast_const());
-    let (c_rows, nothing) = (c_rows.as_ptr(), std::ptr::null());
+    let c_rows = c_rows.as_ptr();
+    let nothing = std::ptr::null();
     Matmul { rows, columns, depth, a, stride, b, panel, c, c_rows, init: nothing, init_rows: c_rows, far: false }
 }
 
@@ -250,14 +254,16 @@ impl<E: Element> Kernel for ForwardTask<'_, E> {
             let keys = parts.take(words * size.keys(isa));
             let values = parts.take(size.panels(isa, tokens));
             let queries = parts.take(block * words);
-            let (scores, copies) = (parts.take(block * stride), parts.take(block * stride / 2));
+            let scores = parts.take(block * stride);
+            let copies = parts.take(block * stride / 2);
             let row = parts.take(words);
             let [query, key, value] = [0, 1, 2].map(|part| Head::new(qkv, size, task, part, 3));
             let result = Head::new(y, size, task, 0, 1);
             key.transposed::<S>(tokens, row, keys);
             let depth = tokens.div_ceil(E::PER_WORD);
             value.panels::<S>(0..tokens, depth * width, values);
-            let (score_rows, result_rows) = (starts(stride), starts(result.stride));
+            let score_rows = starts(stride);
+            let result_rows = starts(result.stride);
             let probabilities = rounded::<E>(scores, copies);
             for first in (0..tokens).step_by(block) {
                 let rows = block.min(tokens - first);
@@ -271,8 +277,10 @@ impl<E: Element> Kernel for ForwardTask<'_, E> {
                     let to = log_sum_exp.slice_mut(task * tokens + first + row, count);
                     to.copy_from_slice(&log_sums[..count]);
                 }
-                let (size, to) = ([rows, head, depth], result.row(first));
-                let (probabilities, distance) = (probabilities.cast(), stride / E::PER_WORD);
+                let size = [rows, head, depth];
+                let to = result.row(first);
+                let probabilities = probabilities.cast();
+                let distance = stride / E::PER_WORD;
                 let matmul = product(size, probabilities, distance, values, depth * width, to, &result_rows);
                 multiply::<E, E, false>(isa, [Matmul { far: true, ..matmul }]);
             }
@@ -430,9 +438,11 @@ impl<E: Element> Kernel for BackwardTask<'_, E> {
                         [means[i]] = row_sums::<1, S, _>(&Products { dy, a: y }, of_result, head);
                         log_sums[i] = *log_sum_exp.at(task * tokens + token, 1);
                     }
-                    let (four, scale) = (FourRows { first: row, stride }, Four::<S>::splat(size.scale()));
+                    let four = FourRows { first: row, stride };
+                    let scale = Four::<S>::splat(size.scale());
                     four.close(scores, tokens);
-                    let (means, log_sums) = (four!(I => S::splat(means[I])), four!(I => S::splat(log_sums[I])));
+                    let means = four!(I => S::splat(means[I]));
+                    let log_sums = four!(I => S::splat(log_sums[I]));
                     for at in (0..stride).step_by(S::LANES) {
                         let exponents = Four::<S>::mul_add(four.load::<S>(scores, at), scale, log_sums);
                         let probability = decay::<Four<S>>(exponents);
@@ -442,15 +452,18 @@ impl<E: Element> Kernel for BackwardTask<'_, E> {
                         four.store::<S, E>(score_gradients, at, scaled);
                     }
                 }
-                let (of_rows, distance) = (score_gradients.cast(), stride / E::PER_WORD);
-                let (to, panel) = (to_query.row(first), depth * width);
+                let of_rows = score_gradients.cast();
+                let distance = stride / E::PER_WORD;
+                let to = to_query.row(first);
+                let panel = depth * width;
                 let matmul = product([rows, head, depth], of_rows, distance, key_panels, panel, to, &query_rows);
                 multiply::<E, E, false>(isa, [Matmul { far: true, ..matmul }]);
                 let of_columns = [words_of_columns::<S, E>(score_gradients, [rows, stride], columns[0]),
                     words_of_columns::<S, E>(probabilities, [rows, stride], columns[1])];
                 let of_keys = |token: usize, which: usize| {
                     let depth = rows.div_ceil(E::PER_WORD);
-                    let (size, from) = ([block.min(tokens - token), head, depth], of_columns[which]);
+                    let size = [block.min(tokens - token), head, depth];
+                    let from = of_columns[which];
                     let to = sums[which].at(token * head, size[0] * head);
                     let from = from.part(token, from.len() - token);
                     let matmul = product(size, from, stride, panels[which], block * width, to, &sum_rows);

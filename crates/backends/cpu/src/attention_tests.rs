@@ -17,13 +17,16 @@ fn check<E: Element + Default>(size: Size, isa: Isa, threads: usize) -> Vec<f32>
     let context = &mut GuardedContext::new(edge, threads, isa, size.workspace(isa).max(size.backward_workspace(isa)));
     let rows = batch * tokens * heads * head;
     let values = |key, n, scale: f32| -> Vec<E> { noise(key, n).iter().map(|&v| E::of(scale * v)).collect() };
-    let (qkv, dy) = (Guarded::new(edge, &values(1, 3 * rows, 3.0)), Guarded::new(edge, &values(2, rows, 1.0)));
-    let (mut y, mut dqkv) =
-        (Guarded::filled(edge, E::of(f32::NAN), rows), Guarded::filled(edge, E::of(f32::NAN), 3 * rows));
+    let qkv = Guarded::new(edge, &values(1, 3 * rows, 3.0));
+    let dy = Guarded::new(edge, &values(2, rows, 1.0));
+    let mut y = Guarded::filled(edge, E::of(f32::NAN), rows);
+    let mut dqkv = Guarded::filled(edge, E::of(f32::NAN), 3 * rows);
     let mut log_sum_exp = Guarded::filled(edge, f32::NAN, batch * heads * tokens);
     // SAFETY: every region is a live buffer of the right size.
     unsafe {
-        let (qkv, y, log_sum_exp) = (Region::of(&qkv), Region::of_mut(&mut y), Region::of_mut(&mut log_sum_exp));
+        let qkv = Region::of(&qkv);
+        let y = Region::of_mut(&mut y);
+        let log_sum_exp = Region::of_mut(&mut log_sum_exp);
         forward(context, &Forward { size, qkv, y, log_sum_exp });
         let dqkv = Region::of_mut(&mut dqkv);
         backward(context, &Backward { size, dy: Region::of(&dy), qkv, y, log_sum_exp, dqkv });
@@ -72,10 +75,14 @@ fn nan_reaches_the_result() {
     let size = Size { batch: 1, tokens: 5, heads: 1, head: 3 };
     for isa in available() {
         let context = &mut Context::new(1, isa, size.workspace(isa)).unwrap();
-        let (mut qkv, mut y, mut log_sum_exp) = (noise(1, 45), [0.0; 15], [0.0; 5]);
+        let mut qkv = noise(1, 45);
+        let mut y = [0.0; 15];
+        let mut log_sum_exp = [0.0; 5];
         // The key of the second token.
         qkv[9 + 3] = f32::NAN;
-        let (qkv, y_of, log_sum_exp) = (Region::of(&qkv), Region::of_mut(&mut y), Region::of_mut(&mut log_sum_exp));
+        let qkv = Region::of(&qkv);
+        let y_of = Region::of_mut(&mut y);
+        let log_sum_exp = Region::of_mut(&mut log_sum_exp);
         // SAFETY: live buffers.
         unsafe { forward(context, &Forward { size, qkv, y: y_of, log_sum_exp }) };
         assert!(y.iter().all(|y| y.is_nan()), "{isa}: {y:?}");

@@ -145,7 +145,8 @@ mod tests {
     #[test]
     fn slow_weights_join_values_between_them() {
         for (n, alpha) in [(1, 0.5), (5, 1.0), (37, 0.25), (20_001, 0.875)] {
-            let ([values, slow], mut bits) = ([1, 2].map(|key| noise(key, n)), Vec::new());
+            let [values, slow] = [1, 2].map(|key| noise(key, n));
+            let mut bits = Vec::new();
             let between = |(value, slow): (&f32, &f32)| {
                 let (value, slow) = (f64::from(*value), f64::from(*slow));
                 slow + f64::from(alpha) * (value - slow)

@@ -174,7 +174,8 @@ pub(crate) unsafe fn scaled_pieces<E: Element>(f: &Forward<E>, scale: Region<f32
 pub(crate) unsafe fn scales(variance: Region<f32>, weight: Region<f32>, epsilon: f32, scale: Region<f32>) {
     // SAFETY: the caller's promise.
     unsafe {
-        let (variance, weight) = (variance.slice(0, scale.len()), weight.slice(0, scale.len()));
+        let variance = variance.slice(0, scale.len());
+        let weight = weight.slice(0, scale.len());
         for ((scale, variance), weight) in scale.slice_mut(0, scale.len()).iter_mut().zip(variance).zip(weight) {
             *scale = weight * inverse_std(*variance, epsilon);
         }
@@ -408,7 +409,10 @@ pub(crate) unsafe fn backward<E: Element>(
 ) {
     let Rows { rows, channels } = g.size;
     let coefficients = |i: usize| context.shared.part(i * channels, channels);
-    let (scale, shift, slope, gate) = (coefficients(0), coefficients(1), coefficients(2), coefficients(3));
+    let scale = coefficients(0);
+    let shift = coefficients(1);
+    let slope = coefficients(2);
+    let gate = coefficients(3);
     // SAFETY: the workspace is this instruction's; operands as promised.
     unsafe {
         scales(g.moments.variance, weight, g.epsilon, scale);

@@ -55,7 +55,9 @@ fn run(input: &Input, isa: Isa, threads: usize) -> Results {
     let activation = input.activation;
     // SAFETY: every region is a live buffer of the right size.
     unsafe {
-        let (x, weight, y_over) = (Region::of(&x), Region::of(&weight), Region::of_mut(&mut y));
+        let x = Region::of(&x);
+        let weight = Region::of(&weight);
+        let y_over = Region::of_mut(&mut y);
         statistics(context, size, x, moments);
         let bias = Region::of(&bias);
         let forward = Forward { size, x, moments, weight, bias, residual, y: y_over, epsilon: EPSILON, activation };
@@ -94,7 +96,9 @@ fn check(rows: usize, channels: usize, activation: Option<Activation>, with_resi
     let x: Vec<f32> = noise(1, n).iter().map(|v| v + offset).collect();
     let (weight, bias) = (noise(4, channels), noise(5, channels));
     let input = Input { size, x, residual: noise(2, n), dy: noise(3, n), weight, bias, activation, with_residual };
-    let (x, residual, dy) = (wide(&input.x), wide(&input.residual), wide(&input.dy));
+    let x = wide(&input.x);
+    let residual = wide(&input.residual);
+    let dy = wide(&input.dy);
     let (weight, bias) = (wide(&input.weight), wide(&input.bias));
     let of = |values: &[f64], c: usize| values.iter().skip(c).step_by(channels).copied().collect::<Vec<_>>();
     let average = |values: &[f64]| values.iter().sum::<f64>() / rows as f64;
@@ -189,8 +193,12 @@ fn gradients<E: Element>(
     let mut activations = [(); 3].map(|()| vec![E::ZERO; x.len()]);
     let [mean, variance, dbias, dweight] = sums.each_mut().map(|values| Region::of_mut(values));
     let [y, dx, constant_dx] = activations.each_mut().map(|values| Region::of_mut(values));
-    let (x, dy, weight, bias) = (Region::of(&x), Region::of(&dy), Region::of(weight), Region::of(bias));
-    let (moments, epsilon) = (Moments { mean, variance }, EPSILON);
+    let x = Region::of(&x);
+    let dy = Region::of(&dy);
+    let weight = Region::of(weight);
+    let bias = Region::of(bias);
+    let moments = Moments { mean, variance };
+    let epsilon = EPSILON;
     // SAFETY: every region is a live buffer of the right size.
     unsafe {
         statistics(context, size, x, moments);
@@ -232,7 +240,8 @@ fn recomputed_gates_equal_stored_ones() {
 
 #[test]
 fn running_statistics() {
-    let (mean, variance) = ([2.0f32, -1.0], [3.0f32, 6.0]);
+    let mean = [2.0f32, -1.0];
+    let variance = [3.0f32, 6.0];
     let moments = Moments { mean: Region::of(&mean), variance: Region::of(&variance) };
     let mut share = [0.0; 4];
     // SAFETY: live buffers of the right sizes.

@@ -36,7 +36,8 @@ impl<E: Element, F: Element> Pass for Scale<E, F> {
         unsafe fn at<S: Simd>(&self, index: usize, channel: usize) {
             let Shared { rows, channels, .. } = self.size;
             let factor = index / (rows * channels) * channels + channel;
-            let (a, b) = (E::load::<S>(self.a.at(index, S::LANES)), F::load::<S>(self.b.at(factor, S::LANES)));
+            let a = E::load::<S>(self.a.at(index, S::LANES));
+            let b = F::load::<S>(self.b.at(factor, S::LANES));
             E::store::<S>(self.c.at(index, S::LANES), S::mul(a, b))
         }
     }
@@ -69,7 +70,8 @@ impl<E: Element> Terms<1> for Products<E> {
 
     inlined! {
         unsafe fn at<S: Simd>(&self, index: usize, _channel: usize) -> [S::V; 1] {
-            let (dy, a) = (E::load::<S>(self.dy.at(index, S::LANES)), E::load::<S>(self.a.at(index, S::LANES)));
+            let dy = E::load::<S>(self.dy.at(index, S::LANES));
+            let a = E::load::<S>(self.a.at(index, S::LANES));
             [S::mul(dy, a)]
         }
     }
@@ -126,8 +128,10 @@ mod tests {
         let Shared { samples, rows, channels } = size;
         for isa in available() {
             let context = &mut Context::new(threads, isa, size.workspace()).unwrap();
-            let (mut a, dy) = (rounded::<E>(1, samples * rows * channels), rounded::<E>(2, samples * rows * channels));
-            let (b, mut db) = (rounded::<F>(3, samples * channels), vec![F::ZERO; samples * channels]);
+            let mut a = rounded::<E>(1, samples * rows * channels);
+            let dy = rounded::<E>(2, samples * rows * channels);
+            let b = rounded::<F>(3, samples * channels);
+            let mut db = vec![F::ZERO; samples * channels];
             let expected = reference::multiply(&wide(&a), &wide(&b), channels);
             let sums = reference::reduce(&wide(&dy), &wide(&a), samples * channels, channels);
             // SAFETY: live buffers of the right sizes.

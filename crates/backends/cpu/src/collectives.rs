@@ -32,7 +32,8 @@ pub(crate) struct StatisticsExchange {
 
 impl StatisticsExchange {
     pub(crate) fn new(map: &ShardMap, count: usize, own: Vec<Moments>, all: Vec<Moments>) -> Self {
-        let (ranks, most) = (map.ranks(), map.local(0).len());
+        let ranks = map.ranks();
+        let most = map.local(0).len();
         let places = (0..ranks).flat_map(|rank| (0..map.local(rank).len()).map(move |local| rank * most + local));
         StatisticsExchange { count, own, all, most, ranks, places: places.collect() }
     }
@@ -52,7 +53,8 @@ impl StatisticsExchange {
     /// Regions are valid, with the same number of channels; `all` is written.
     pub(crate) unsafe fn run(&self, machine: &Machine) -> Result<(), DeviceError> {
         let channels = self.channels();
-        let (size, workspace) = (2 * channels, machine.context.shared);
+        let size = 2 * channels;
+        let workspace = machine.context.shared;
         // SAFETY: the workspace is the running instruction's, and large enough.
         let packed = unsafe { workspace.slice_mut(0, self.most * size) };
         let values = self.own.iter().flat_map(|own| [own.mean, own.variance]);
@@ -88,7 +90,8 @@ impl StatisticsExchange {
         let value = |shard: usize, row: usize| f64::from(gathered[(2 * self.places[shard] + row) * channels + channel]);
         let mut leaf = |shard| (count, value(shard, 0), value(shard, 1) * count);
         let mut join = |(n, mean, m2): (f64, f64, f64), (other_n, other_mean, other_m2): (f64, f64, f64)| {
-            let (total, delta) = (n + other_n, other_mean - mean);
+            let total = n + other_n;
+            let delta = other_mean - mean;
             (total, mean + delta * other_n / total, m2 + other_m2 + delta * delta * n * other_n / total)
         };
         let (n, mean, m2) = tree_fold(self.places.len(), &mut leaf, &mut join).unwrap_or((1.0, 0.0, 0.0));
@@ -190,7 +193,9 @@ impl BucketSum {
             unsafe { elementwise::add(&mut machine.context, into, from, into) };
         }
         if let (true, Some(group)) = (self.is_last, &machine.groups.replicas) {
-            let (start, stride, shards) = (self.start.at(0, len), self.stride, self.shards);
+            let start = self.start.at(0, len);
+            let stride = self.stride;
+            let shards = self.shards;
             // SAFETY: the caller's promise; the program waits for handles before its memory goes, and its instructions.
             let handle = unsafe {
                 match &self.receivers {

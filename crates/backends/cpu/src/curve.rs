@@ -112,7 +112,8 @@ inlined! {
     ///
     /// Source of the polynomial: S. Moshier, Cephes mathematical library (`expf`).
     unsafe fn exp_negative<S: Lanes>(x: S::V) -> S::V {
-        let (limit, full) = (S::splat(MAX_EXPONENT), x);
+        let limit = S::splat(MAX_EXPONENT);
+        let full = x;
         let x = negative::<S>(S::at_most(full, limit));
         let [fraction, power] = exp_parts::<S>(x);
         let exp = S::times_power_of_two(fraction, power);
@@ -156,7 +157,9 @@ inlined! {
     /// itself where it is not finite.
     unsafe fn log_parts<S: Lanes>(x: S::V) -> [S::V; 3] {
         const ROOT_OF_HALF: u32 = std::f32::consts::FRAC_1_SQRT_2.to_bits();
-        let (mut fractions, mut powers, mut specials) = ([0.0; 4 * MAX_LANES], [0.0; 4 * MAX_LANES], [0.0; 4 * MAX_LANES]);
+        let mut fractions = [0.0; 4 * MAX_LANES];
+        let mut powers = [0.0; 4 * MAX_LANES];
+        let mut specials = [0.0; 4 * MAX_LANES];
         S::store(fractions.as_mut_ptr(), x);
         // Plain loops, of which the compiler makes vectors of the level.
         for i in 0..S::LANES {
@@ -215,7 +218,8 @@ inlined! {
 
     /// `exp(-x)` for an `x` between the limits, with a relative error below `1e-7 * (2 + |x|)`.
     unsafe fn exp_within<S: Lanes>(x: S::V) -> S::V {
-        let (round, factor) = (S::splat(ROUND), S::splat(-std::f32::consts::LOG2_E));
+        let round = S::splat(ROUND);
+        let factor = S::splat(-std::f32::consts::LOG2_E);
         let power = S::sub(S::mul_add(x, factor, round), round);
         S::times_power_of_two(polynomial::<S>(S::mul_sub(x, factor, power), &EXP_2), power)
     }

@@ -89,7 +89,8 @@ fn chain_pays(graph: &Graph, links: &[&Node]) -> bool {
 
 impl Device for Cpu {
     fn name(&self) -> String {
-        let (threads, plural) = (self.threads(), if self.threads() == 1 { "" } else { "s" });
+        let threads = self.threads();
+        let plural = if self.threads() == 1 { "" } else { "s" };
         format!("cpu ({}, {threads} thread{plural})", self.isa())
     }
 

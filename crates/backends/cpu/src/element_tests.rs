@@ -47,7 +47,8 @@ fn map<E: Element>(edge: Edge, key: u64, n: usize) -> Guarded<E> {
 
 fn run<E: Element>(isa: Isa, edge: Edge, sizes: Sizes, activation: Option<Activation>) -> Results {
     let Sizes(batch, height, width, channels) = sizes;
-    let (rows, n) = (batch * height * width, batch * height * width * channels);
+    let rows = batch * height * width;
+    let n = batch * height * width * channels;
     let size = Rows { rows, channels };
     let window = Window { kernel: [2; 2], stride: [1; 2], padding: [[1; 2]; 2], dilation: [1; 2] };
     let conv = ConvShape {
@@ -59,7 +60,8 @@ fn run<E: Element>(isa: Isa, edge: Edge, sizes: Sizes, activation: Option<Activa
     };
     let pooled = PoolShape { batch, input: [height, width, channels], output: [height + 1, width + 1] };
     let small = batch * (height + 1) * (width + 1) * channels;
-    let (maximum, average) = (Maximum::new(pooled, &window), Average::window(pooled, &window));
+    let maximum = Maximum::new(pooled, &window);
+    let average = Average::window(pooled, &window);
     let table = NormalizeTable::<E>::new(&[0.4, 0.5, 0.6], &[0.2, 0.3, 0.4]).unwrap();
     let bytes: Vec<u8> = (0..3 * rows).map(|i| (i * 37 % 256) as u8).collect();
     let samples: Vec<i64> = (0..batch as i64).collect();
@@ -94,7 +96,9 @@ fn run<E: Element>(isa: Isa, edge: Edge, sizes: Sizes, activation: Option<Activa
     }
     let (x, y, res) = (Region::of(&a), Region::of(&b), Region::of(&residual));
     let moments = Moments { mean: Region::of(&mean), variance: Region::of(&variance) };
-    let (weight, bias, filters) = (Region::of(&weight), Region::of(&bias), Region::of(&weights));
+    let weight = Region::of(&weight);
+    let bias = Region::of(&bias);
+    let filters = Region::of(&weights);
 
     out!(map "normalize" [out: 3 * rows] {
         elementwise::normalize(context, &table, Region::of(&bytes), Region::of_mut(&mut out))
@@ -180,7 +184,8 @@ proptest! {
     ) {
         let sizes = Sizes(batch, size[0], size[1], channels);
         for (isa, edge) in available().flat_map(|isa| Edge::BOTH.map(|edge| (isa, edge))) {
-            let (wide, narrow) = (run::<f32>(isa, edge, sizes, activation), run::<Bf16>(isa, edge, sizes, activation));
+            let wide = run::<f32>(isa, edge, sizes, activation);
+            let narrow = run::<Bf16>(isa, edge, sizes, activation);
             for ((name, wide), (_, narrow)) in wide.activations.iter().zip(&narrow.activations) {
                 let rounded: Vec<f32> = wide.iter().map(|&value| Bf16::from_f32(value).to_f32()).collect();
                 prop_assert_eq!(&rounded, narrow, "{} {}", isa, name);
@@ -209,7 +214,8 @@ impl<X: Element, Y: Element> Kernel for Copied<'_, X, Y> {
 fn copies_of_every_length() {
     fn check<X: Element, Y: Element>(len: usize) {
         for (isa, edge) in available().flat_map(|isa| Edge::BOTH.map(|edge| (isa, edge))) {
-            let (from, mut to) = (map::<X>(edge, 1, len), Guarded::filled(edge, Y::of(f32::NAN), len));
+            let from = map::<X>(edge, 1, len);
+            let mut to = Guarded::filled(edge, Y::of(f32::NAN), len);
             // SAFETY: the level is one of this machine.
             unsafe { dispatch(isa, Copied { from: &from, to: &mut to }) }
             assert!(from.iter().map(|x| x.get()).eq(to.iter().map(|y| y.get())), "{isa} {}", X::DTYPE);

@@ -155,7 +155,8 @@ impl<E: Element, const PRODUCT: bool> Pass for Combine<E, PRODUCT> {
     inlined! {
         unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
             let n = S::LANES;
-            let (a, b) = (E::load::<S>(self.a.at(index, n)), E::load::<S>(self.b.at(index, n)));
+            let a = E::load::<S>(self.a.at(index, n));
+            let b = E::load::<S>(self.b.at(index, n));
             E::store::<S>(self.c.at(index, n), if PRODUCT { S::mul(a, b) } else { S::add(a, b) });
         }
     }

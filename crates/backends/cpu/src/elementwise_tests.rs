@@ -43,7 +43,9 @@ fn passes_in_place_of_their_operands() {
             assert_near(&format!("{isa} {n}"), over, &expected, 0.0);
         };
         let (mut first, mut second, mut third) = (copy(), copy(), copy());
-        let (x, y, z) = (Region::of_mut(&mut first), Region::of_mut(&mut second), Region::of_mut(&mut third));
+        let x = Region::of_mut(&mut first);
+        let y = Region::of_mut(&mut second);
+        let z = Region::of_mut(&mut third);
         let (mut fourth, mut fifth) = (copy(), copy());
         let (u, v) = (Region::of_mut(&mut fourth), Region::of_mut(&mut fifth));
         let mut sixth = copy();

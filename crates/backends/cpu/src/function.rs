@@ -54,7 +54,8 @@ impl<E: Element, C: Curve> Pass for MapBackward<E, C> {
 
     inlined! {
         unsafe fn at<S: Simd>(&self, index: usize, _channel: usize) {
-            let (dy, x) = (E::load::<S>(self.dy.at(index, S::LANES)), E::load::<S>(self.x.at(index, S::LANES)));
+            let dy = E::load::<S>(self.dy.at(index, S::LANES));
+            let x = E::load::<S>(self.x.at(index, S::LANES));
             E::store::<S>(self.dx.at(index, S::LANES), self.curve.gradient::<S>(dy, x))
         }
         unsafe fn at_four<S: Simd>(&self, index: usize, _channel: usize) {
@@ -108,7 +109,8 @@ mod tests {
 
     /// Whether a result is within `ulp` units in the last place of what is expected, or within `absolute` of it.
     fn is_near(found: f32, expected: f64, ulp: f64, absolute: f64) -> bool {
-        let (found, limit) = (f64::from(found), ulp * expected.abs() * f64::from(f32::EPSILON));
+        let found = f64::from(found);
+        let limit = ulp * expected.abs() * f64::from(f32::EPSILON);
         found == expected || (found - expected).abs() <= limit.max(absolute) || found.is_nan() && expected.is_nan()
     }
 

@@ -177,7 +177,8 @@ mod tests {
             guarded.iter_mut().for_each(|value| *value += 1.0);
             assert!(guarded.iter().zip(&values).all(|(found, value)| *found == value + 1.0));
             let bounds = guarded.as_ptr_range();
-            let (before, behind) = (bounds.start as usize - 1, bounds.end as usize);
+            let before = bounds.start as usize - 1;
+            let behind = bounds.end as usize;
             let (inside, outside) = ("rw-p", "---p");
             match edge {
                 Edge::First => assert_eq!(permissions(before), outside, "{len}"),

@@ -385,7 +385,8 @@ mod tests {
             for chunk in self.0.windows(S::LANES + 1).step_by(S::LANES) {
                 // SAFETY: the window holds LANES + 1 values.
                 unsafe {
-                    let (a, b) = (S::load(chunk.as_ptr()), S::load(chunk.as_ptr().add(1)));
+                    let a = S::load(chunk.as_ptr());
+                    let b = S::load(chunk.as_ptr().add(1));
                     let sum = S::add(S::sub(a, b), S::div(S::mul(a, b), S::splat(3.0)));
                     let value = S::mul_add(S::where_above(sum, b, a), S::relu(a), S::sqrt(S::mul(a, a)));
                     S::store(out.as_mut_ptr(), value);

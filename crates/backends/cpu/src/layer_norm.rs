@@ -65,7 +65,8 @@ impl<R: Row> Kernel for Block<R> {
 /// As for [`Row::rows`], for every row.
 unsafe fn each_row(context: &mut Context, size: Rows, each: impl Row) {
     let Rows { rows, channels } = size;
-    let (isa, step) = (context.isa, (TASK_VALUES / channels.max(1)).max(1));
+    let isa = context.isa;
+    let step = (TASK_VALUES / channels.max(1)).max(1);
     context.pool.run(rows.div_ceil(step), |task, _| {
         let rows = task * step..((task + 1) * step).min(rows);
         // SAFETY: the caller's promise; tasks have disjoint rows.
@@ -106,7 +107,8 @@ impl<E: Element> Normalized<'_, E> {
             let Forward { x, weight, bias, y, .. } = self.forward;
             let x = E::load::<S>(x.at(index, S::LANES));
             let z = S::mul(S::sub(x, S::splat(self.mean)), S::splat(self.inverse_std));
-            let (weight, bias) = (S::load(weight.at(channel, S::LANES)), S::load(bias.at(channel, S::LANES)));
+            let weight = S::load(weight.at(channel, S::LANES));
+            let bias = S::load(bias.at(channel, S::LANES));
             E::store::<S>(y.at(index, S::LANES), S::mul_add(z, weight, bias))
         }
     }
@@ -303,7 +305,8 @@ mod tests {
 
     /// The results and gradients of `rows` rows of `channels`, and what the reference gives from the same f32 values.
     fn check(rows: usize, channels: usize, isa: Isa, threads: usize) -> Vec<f32> {
-        let (size, edge) = (Rows { rows, channels }, Edge::BOTH[threads % 2]);
+        let size = Rows { rows, channels };
+        let edge = Edge::BOTH[threads % 2];
         let context = &mut GuardedContext::new(edge, threads, isa, size.workspace());
         let values = |key: u64, n: usize| Guarded::new(edge, &noise(key, n));
         let [x, dy] = [1, 2].map(|key| values(key, rows * channels));
@@ -313,9 +316,11 @@ mod tests {
         let [mut dbias, mut dweight] = [(); 2].map(|()| Guarded::filled(edge, f32::NAN, channels));
         // SAFETY: every region is a live buffer of the right size.
         unsafe {
-            let (mean, inverse_std) = (Region::of_mut(&mut mean), Region::of_mut(&mut inverse_std));
+            let mean = Region::of_mut(&mut mean);
+            let inverse_std = Region::of_mut(&mut inverse_std);
             let (x, weight) = (Region::of(&x), Region::of(&weight));
-            let (bias, y) = (Region::of(&bias), Region::of_mut(&mut y));
+            let bias = Region::of(&bias);
+            let y = Region::of_mut(&mut y);
             forward(context, &Forward { size, x, weight, bias, y, mean, inverse_std, epsilon: EPSILON });
             let gradient = Gradient { size, dy: Region::of(&dy), x, mean, inverse_std };
             backward(context, &gradient, weight, Region::of_mut(&mut dx));

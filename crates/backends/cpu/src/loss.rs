@@ -48,7 +48,8 @@ pub(crate) unsafe fn forward(
         // SAFETY: the caller's promise; each task has its own sample.
         unsafe {
             let at = sample * c.classes;
-            let (logits, probabilities) = (logits.slice(at, c.classes), probabilities.slice_mut(at, c.classes));
+            let logits = logits.slice(at, c.classes);
+            let probabilities = probabilities.slice_mut(at, c.classes);
             *records.at(sample, 1) = one(c, logits, labels.at(sample), probabilities);
         }
     });
@@ -160,7 +161,9 @@ mod tests {
             // Exact lambdas: all, none, and parts.
             let lambdas: Vec<f32> = (0..samples).map(|i| (i * 5 % 9) as f32 / 8.0).collect();
             let c = CrossEntropy { samples, classes, scale: 0.25, smoothing };
-            let (mut expected, mut gradient, mut top_k_correct) = (0.0, Vec::new(), 0.0);
+            let mut expected = 0.0;
+            let mut gradient = Vec::new();
+            let mut top_k_correct = 0.0;
             let mut softmax = Vec::new();
             for (sample, (row, &label)) in logits.chunks(classes).zip(&labels).enumerate() {
                 let share = if mixed { f64::from(lambdas[sample]) } else { 1.0 };
@@ -180,11 +183,15 @@ mod tests {
             }
             for (threads, edge) in [(1, Edge::First), (3, Edge::Last)] {
                 let context = &mut GuardedContext::new(edge, threads, Isa::Portable, c.workspace());
-                let (logits, labels) = (Guarded::new(edge, &logits), Guarded::new(edge, &labels));
-                let (others, lambdas) = (Guarded::new(edge, &others), Guarded::new(edge, &lambdas));
+                let logits = Guarded::new(edge, &logits);
+                let labels = Guarded::new(edge, &labels);
+                let others = Guarded::new(edge, &others);
+                let lambdas = Guarded::new(edge, &lambdas);
                 let mixture = mixed.then(|| (Region::of(&others), Region::of(&lambdas)));
                 let y = Labels { own: Region::of(&labels), mixture };
-                let (mut p, mut loss, mut correct) = (Guarded::filled(edge, 0.0, logits.len()), [0.0], [0.0]);
+                let mut p = Guarded::filled(edge, 0.0, logits.len());
+                let mut loss = [0.0];
+                let mut correct = [0.0];
                 // SAFETY: live buffers of the right sizes.
                 unsafe {
                     let x = Region::of(&logits);

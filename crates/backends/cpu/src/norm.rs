@@ -86,7 +86,9 @@ impl Norm {
     /// # Safety
     /// Regions are valid; the context has [`Norm::workspace`].
     pub(crate) unsafe fn add_squares(&self, context: &mut Context) {
-        let (isa, sums, private) = (context.isa, self.sums(context), &context.private);
+        let isa = context.isa;
+        let sums = self.sums(context);
+        let private = &context.private;
         context.pool.run(self.pieces.len(), |task, thread| {
             let piece = &self.pieces[task];
             // SAFETY: the caller's promise; each task has its own sum, and each thread its own workspace.

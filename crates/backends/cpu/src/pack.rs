@@ -56,7 +56,8 @@ impl Lattice {
     }
 
     fn point(&self, index: usize) -> Point {
-        let (image, rest) = (index / self.len(), index % self.len());
+        let image = index / self.len();
+        let rest = index % self.len();
         Point { image, y: self.y.start + rest / self.x.len(), x: self.x.start + rest % self.x.len() }
     }
 
@@ -126,7 +127,8 @@ impl<E: Element, P: Element> Kernel for PackRows<'_, E, P> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let (mut point, inside) = (self.lattice.point(self.points.start), self.inside());
+        let mut point = self.lattice.point(self.points.start);
+        let inside = self.inside();
         for row in 0..self.points.len() {
             let values: usize = self.runs.iter().map(|run| run.len).sum();
             let words = values.next_multiple_of(P::PER_WORD);
@@ -264,7 +266,8 @@ impl<E: Element> Kernel for PackRowWords<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let rows = &self.rows;
-        let (mut point, inside) = (rows.lattice.point(rows.points.start), rows.inside());
+        let mut point = rows.lattice.point(rows.points.start);
+        let inside = rows.inside();
         if E::PER_WORD == 1 {
             for row in 0..rows.points.len() {
                 // SAFETY: the output is the caller's; words are values here.
@@ -333,7 +336,8 @@ impl<E: Element> Kernel for PackPixelPanels<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let FeatureMap { data, height, width, channels, first } = self.source;
-        let (zeros, ahead) = ([E::ZERO; MAX_PANEL_WIDTH], self.source.ahead(1));
+        let zeros = [E::ZERO; MAX_PANEL_WIDTH];
+        let ahead = self.source.ahead(1);
         let mut point = self.lattice.point(self.points.start);
         let mut left = self.points.len();
         for row in 0..left.div_ceil(E::PER_WORD) {

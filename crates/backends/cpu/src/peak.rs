@@ -153,7 +153,9 @@ fn pool(threads: usize) -> std::io::Result<Pool> {
 
 /// The shortest time of `work`, in seconds, of at least three runs; more if they fit into `span`.
 fn best_seconds(span: Duration, mut work: impl FnMut()) -> f64 {
-    let (began, mut best, mut runs) = (Instant::now(), f64::INFINITY, 0);
+    let began = Instant::now();
+    let mut best = f64::INFINITY;
+    let mut runs = 0;
     while runs < 3 || began.elapsed() < span {
         let run = Instant::now();
         work();
@@ -284,7 +286,8 @@ unsafe fn keep<S: Simd, const N: usize>(sums: [S::V; N]) {
 
 /// The bandwidths of working sets, each measured for `span`.
 fn bandwidths(pool: &mut Pool, sets: &[usize], span: Duration) -> std::io::Result<Vec<Bandwidth>> {
-    let (isa, threads) = (Isa::detect(), pool.threads());
+    let isa = Isa::detect();
+    let threads = pool.threads();
     let mut buffer = AlignedBuffer::zeroed(sets.iter().copied().max().unwrap_or(0))?;
     // Untouched zeroed memory is one page shared by all.
     buffer.as_f32_mut().fill(1.0);
@@ -369,7 +372,8 @@ impl Kernel for Stream {
                 }
                 Way::Update => {
                     let half = half(len);
-                    let (a, b) = (self.region.part(0, half), self.region.part(half + STAGGER, half));
+                    let a = self.region.part(0, half);
+                    let b = self.region.part(half + STAGGER, half);
                     for start in (0..half).step_by(8 * S::LANES) {
                         for i in 0..8 {
                             let at = start + i * S::LANES;

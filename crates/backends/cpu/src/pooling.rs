@@ -55,7 +55,8 @@ impl Maximum {
             outputs.iter_mut().for_each(|met| met.sort_unstable());
             (inputs, outputs)
         };
-        let ((input_rows, output_rows), (input_columns, output_columns)) = (axis(0), axis(1));
+        let (input_rows, output_rows) = axis(0);
+        let (input_columns, output_columns) = axis(1);
         Maximum {
             shape,
             kernel_width: window.kernel[1],
@@ -141,7 +142,8 @@ impl<E: Element> MaximumRow<'_, E> {
     #[inline(always)]
     unsafe fn vectors<S: Simd, const N: usize>(&self, column: usize, channel: usize) {
         let Maximum { shape, kernel_width, inputs: [rows, columns], .. } = self.maximum;
-        let ([height, width, channels], [out_height, out_width]) = (shape.input, shape.output);
+        let [height, width, channels] = shape.input;
+        let [out_height, out_width] = shape.output;
         let image = self.row / out_height;
         // SAFETY: pixels inside the feature map, and this task's row of the output.
         unsafe {
@@ -161,7 +163,8 @@ impl<E: Element> MaximumRow<'_, E> {
                 }
             }
             let at = (self.row * out_width + column) * channels + channel;
-            let (y, position) = (self.y.at(at, N * S::LANES), self.position.at(at, N * S::LANES));
+            let y = self.y.at(at, N * S::LANES);
+            let position = self.position.at(at, N * S::LANES);
             for (i, [value, winner]) in best.into_iter().enumerate() {
                 E::store::<S>(y.add(i * S::LANES), value);
                 S::store_bytes(position.add(i * S::LANES), winner);
@@ -210,8 +213,11 @@ impl<E: Element> MaximumBackwardRow<'_, E> {
     #[inline(always)]
     unsafe fn vectors<S: Simd, const N: usize>(&self, x: usize, channel: usize) {
         let Maximum { shape, kernel_width, outputs: [rows, columns], .. } = self.maximum;
-        let ([height, width, channels], [out_height, out_width]) = (shape.input, shape.output);
-        let (image, y, values) = (self.row / height, self.row % height, N * S::LANES);
+        let [height, width, channels] = shape.input;
+        let [out_height, out_width] = shape.output;
+        let image = self.row / height;
+        let y = self.row % height;
+        let values = N * S::LANES;
         // SAFETY: pixels of the output, and this task's row.
         unsafe {
             let mut sums = [S::splat(0.0); N];
@@ -365,12 +371,14 @@ impl<E: Element, const BACKWARD: bool> AverageRow<'_, E, BACKWARD> {
     #[inline(always)]
     unsafe fn vectors<S: Simd, const N: usize>(&self, column: usize, channel: usize) {
         let Average { shape, axes: [rows, columns] } = self.average;
-        let ([height, width, channels], [out_height, out_width]) = (shape.input, shape.output);
+        let [height, width, channels] = shape.input;
+        let [out_height, out_width] = shape.output;
         // SAFETY: pixels of the operand, and this task's row.
         unsafe {
             let mut sums = [S::splat(0.0); N];
             let to_width = if BACKWARD {
-                let (image, y) = (self.row / height, self.row % height);
+                let image = self.row / height;
+                let y = self.row % height;
                 for out_y in rows.inputs[y].clone() {
                     for out_x in columns.inputs[column].clone() {
                         let divisor = rows.outputs[out_y].1 * columns.outputs[out_x].1;
@@ -381,8 +389,8 @@ impl<E: Element, const BACKWARD: bool> AverageRow<'_, E, BACKWARD> {
                 width
             } else {
                 let image = self.row / out_height;
-                let ((in_y, divisor_y), (in_x, divisor_x)) =
-                    (&rows.outputs[self.row % out_height], &columns.outputs[column]);
+                let (in_y, divisor_y) = &rows.outputs[self.row % out_height];
+                let (in_x, divisor_x) = &columns.outputs[column];
                 for y in in_y.clone() {
                     for x in in_x.clone() {
                         self.add::<S, N>(&mut sums, (image * height + y) * width + x, channel, divisor_y * divisor_x);

@@ -42,7 +42,10 @@ fn check(batch: usize, size: [usize; 2], channels: usize, window: &Window) {
     let (mut max_dx, mut average_dx) = (vec![0.0; x.len()], vec![0.0; x.len()]);
     let mut positions = vec![0; dy.len()];
     for (i, gradient) in dy.iter().enumerate() {
-        let (c, ox, oy, n) = (i % channels, i / channels % ow, i / channels / ow % oh, i / channels / ow / oh);
+        let c = i % channels;
+        let ox = i / channels % ow;
+        let oy = i / channels / ow % oh;
+        let n = i / channels / ow / oh;
         let at = |pixel: usize| (n * size[0] * size[1] + pixel) * channels + c;
         let elements = elements(&shape, window, oy, ox);
         let mut best = elements[0];
@@ -60,7 +63,8 @@ fn check(batch: usize, size: [usize; 2], channels: usize, window: &Window) {
     for (isa, edge) in available().flat_map(|isa| Edge::BOTH.map(|edge| (isa, edge))) {
         let context = &mut context(isa);
         let (mut x, dy) = (Guarded::new(edge, &x), Guarded::new(edge, &dy));
-        let (mut y, mut position) = (Guarded::filled(edge, f32::NAN, dy.len()), Guarded::filled(edge, 255, dy.len()));
+        let mut y = Guarded::filled(edge, f32::NAN, dy.len());
+        let mut position = Guarded::filled(edge, 255, dy.len());
         let mut dx = Guarded::filled(edge, f32::NAN, x.len());
         let maximum = Maximum::new(shape, window);
         // SAFETY: live buffers of the shape's sizes.
@@ -135,7 +139,8 @@ fn nan_wins() {
 fn adaptive_windows_overlap_if_sizes_do_not_divide() {
     let shape = PoolShape { batch: 1, input: [1, 5, 1], output: [1, 3] };
     let average = Average::adaptive(shape);
-    let (x, dy) = ([1.0f32, 2.0, 4.0, 8.0, 16.0], [2.0f32, 3.0, 4.0]);
+    let x = [1.0f32, 2.0, 4.0, 8.0, 16.0];
+    let dy = [2.0f32, 3.0, 4.0];
     let (mut y, mut dx) = ([0.0; 3], [0.0; 5]);
     let context = &mut context(Isa::detect());
     // SAFETY: live buffers of the shape's sizes.

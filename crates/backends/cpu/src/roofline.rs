@@ -29,7 +29,8 @@ impl Limits {
     /// Measures them, in about half a second. `None` if this machine lacks the level.
     pub(crate) fn measure(isa: Isa, threads: usize) -> std::io::Result<Option<Self>> {
         let Some(f32) = peak_gflops(isa, Matmul::F32, threads)? else { return Ok(None) };
-        let (direct, bf16) = (direct_gflops(isa, threads)?.unwrap_or(f32), peak_gflops(isa, Matmul::Bf16, threads)?);
+        let direct = direct_gflops(isa, threads)?.unwrap_or(f32);
+        let bf16 = peak_gflops(isa, Matmul::Bf16, threads)?;
         Ok(Some(Limits { gigabytes: memory_gigabytes(threads)?, f32, direct, bf16 }))
     }
 
@@ -89,12 +90,14 @@ mod tests {
             x.flatten().linear("fc", 10)
         };
         let check = |precision, exact, name: &str, layer: &str, (bytes, flops, rate): (u64, u64, f64)| {
-            let (cpu, options) = (cpu(exact), CompileOptions { precision, ..CompileOptions::new("net", 2, 16, 10) });
+            let cpu = cpu(exact);
+            let options = CompileOptions { precision, ..CompileOptions::new("net", 2, 16, 10) };
             let plan = cpu.target().compile(&model, &options).unwrap().train.unwrap();
             let at = plan.instructions.iter().position(|node| node.op.name() == name && node.layer == layer).unwrap();
             let roofline = limits.roofline(&plan, "cpu", &cpu.algorithms(&plan).unwrap()).unwrap();
             let found = roofline.times[at].unwrap();
-            let (moving, multiplying) = (bytes as f64 / 10e9, flops as f64 / (rate * 1e9));
+            let moving = bytes as f64 / 10e9;
+            let multiplying = flops as f64 / (rate * 1e9);
             let bound = if multiplying > moving { Bound::Matmuls } else { Bound::Memory };
             let expected = LeastTime { work: Cost { bytes, flops }, bound, seconds: moving.max(multiplying) };
             assert_eq!(found, expected, "{precision:?} {name} {layer}");
@@ -112,7 +115,8 @@ mod tests {
         let narrow = 2 * (before + after) + 4 * filters;
         check(Precision::Bf16, true, "conv2d", "wide", (narrow, direct, 1000.0));
         // The gradient of weights counts the tiles of dy, whether or not it normalises x.
-        let (of_norm, filters) = (4 * 32, 9 * 32 * 32);
+        let of_norm = 4 * 32;
+        let filters = 9 * 32 * 32;
         let normalized = (4 * (2 * after + of_norm + filters), 2 * 2 * 22 * 22 * 32 * 32, 100.0);
         check(Precision::F32, false, "batch_norm_conv2d_backward_weights", "normalized", normalized);
         // Loops over pixels are in f32.

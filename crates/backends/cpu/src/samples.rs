@@ -39,7 +39,8 @@ pub(crate) unsafe fn top_k_correct(
     context.pool.run(labels.len(), |sample, _| {
         // SAFETY: the caller's promise; each task has its own sample.
         unsafe {
-            let (row, label) = (logits.slice(sample * classes, classes), *labels.at(sample, 1));
+            let row = logits.slice(sample * classes, classes);
+            let label = *labels.at(sample, 1);
             let hit = usize::try_from(label).is_ok_and(|label| is_top_k_correct(row, label, k));
             *top_k_correct.at(sample, 1) = f32::from(u8::from(hit));
         }

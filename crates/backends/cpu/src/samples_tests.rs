@@ -40,7 +40,8 @@ fn equal_the_reference() {
         for mixture in [None, Some([&mixture[0][..], &mixture[1]])] {
             let expected = reference::targets::targets(&y, mixture, classes);
             check("targets", samples * classes, &expected, |c, edge, found| {
-                let (labels, others) = (Guarded::new(edge, &labels), Guarded::new(edge, &others));
+                let labels = Guarded::new(edge, &labels);
+                let others = Guarded::new(edge, &others);
                 let lambdas = place(edge, &lambdas);
                 let mixture = mixture.map(|_| (Region::of(&others), Region::of(&lambdas)));
                 // SAFETY: live buffers of the right sizes, here and below.
@@ -53,7 +54,8 @@ fn equal_the_reference() {
                 samples,
                 &reference::top_k_correct::top_k_correct(&x, &y, classes, k),
                 |c, edge, found| {
-                    let (logits, labels) = (place(edge, &logits), Guarded::new(edge, &labels));
+                    let logits = place(edge, &logits);
+                    let labels = Guarded::new(edge, &labels);
                     // SAFETY: as above.
                     unsafe { top_k_correct(c, k, Region::of(&logits), Region::of(&labels), found) };
                 },
@@ -129,7 +131,8 @@ fn equal_the_reference() {
         let values: Vec<f32> = dy.iter().zip(&labels).map(|(x, l)| if *l < 0 { f32::NAN } else { *x }).collect();
         let expected = reference::sample_sum::sample_sum(&wide(&values), &y, 0.25);
         check("sample_sum", 1, &[expected], |_, edge, found| {
-            let (values, labels) = (place(edge, &values), Guarded::new(edge, &labels));
+            let values = place(edge, &values);
+            let labels = Guarded::new(edge, &labels);
             // SAFETY: as above.
             unsafe { sample_sum(0.25, Region::of(&values), Region::of(&labels), found) };
         });

@@ -52,12 +52,17 @@ const PIVOT_ROWS: usize = 4;
 /// Regions are valid, of `size`; `moments` is written.
 pub(crate) unsafe fn statistics<E: Element>(context: &mut Context, size: Rows, x: Region<E>, moments: Moments) {
     let Rows { rows, channels } = size;
-    let (isa, partial, step) = (context.isa, context.shared, sweep::block_rows(channels));
-    let (blocks, private) = (rows.div_ceil(step), &context.private);
+    let isa = context.isa;
+    let partial = context.shared;
+    let step = sweep::block_rows(channels);
+    let blocks = rows.div_ceil(step);
+    let private = &context.private;
     let count = |block: usize| step.min(rows - block * step);
     context.pool.run(blocks, |block, thread| {
-        let (first, count) = (block * step, count(block));
-        let (pivot, sums) = (private[thread].part(0, channels), partial.part(2 * block * channels, 2 * channels));
+        let first = block * step;
+        let count = count(block);
+        let pivot = private[thread].part(0, channels);
+        let sums = partial.part(2 * block * channels, 2 * channels);
         // SAFETY: the caller's promise; each block has its own place, and each thread its own workspace.
         unsafe {
             let pivots = count.min(PIVOT_ROWS);
@@ -84,7 +89,8 @@ pub(crate) unsafe fn statistics<E: Element>(context: &mut Context, size: Rows, x
 /// from that.
 fn combine(pool: &mut Pool, size: Rows, blocks: usize, moments: Moments, of: impl Fn(usize, usize) -> [f64; 3] + Sync) {
     sweep::finish_blocks(pool, size.channels, |range| {
-        let (mut means, mut squares) = ([0.0f64; sweep::FINISH_CHANNELS], [0.0f64; sweep::FINISH_CHANNELS]);
+        let mut means = [0.0f64; sweep::FINISH_CHANNELS];
+        let mut squares = [0.0f64; sweep::FINISH_CHANNELS];
         for block in 0..blocks {
             for (sum, channel) in means.iter_mut().zip(range.clone()) {
                 let [count, mean, _] = of(block, channel);

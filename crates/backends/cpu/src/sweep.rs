@@ -85,7 +85,8 @@ impl<P: Pass> Kernel for Block<'_, P> {
 /// # Safety
 /// As for [`Pass::at`], for every element.
 pub(crate) unsafe fn by_channel<P: Pass>(context: &mut Context, rows: usize, channels: usize, pass: &P) {
-    let (isa, step) = (context.isa, (TASK_VALUES / channels.max(1)).max(1));
+    let isa = context.isa;
+    let step = (TASK_VALUES / channels.max(1)).max(1);
     context.pool.run(rows.div_ceil(step), |task, _| {
         let first = task * step;
         let block = Block { pass, start: first * channels, rows: step.min(rows - first), channels };
@@ -384,7 +385,9 @@ pub(crate) unsafe fn sum<const N: usize, T: Terms<N>>(
     terms: &T,
     finish: impl Fn(usize, [f64; N]) + Sync,
 ) {
-    let (isa, partial, step) = (context.isa, context.shared, block_rows(channels));
+    let isa = context.isa;
+    let partial = context.shared;
+    let step = block_rows(channels);
     let blocks = rows.div_ceil(step);
     context.pool.run(blocks, |block, _| {
         let first = block * step;

@@ -100,7 +100,8 @@ impl<E: Element> Pass for Sum<E> {
 
     inlined! {
         unsafe fn at<S: Simd>(&self, index: usize, _channel: usize) {
-            let (mut sum, each) = (S::splat(0.0), self.dy.len() / self.batch);
+            let mut sum = S::splat(0.0);
+            let each = self.dy.len() / self.batch;
             for sample in 0..self.batch {
                 sum = S::add(sum, E::load::<S>(self.dy.at(sample * each + index, S::LANES)));
             }
@@ -179,7 +180,8 @@ mod tests {
         let x = Guarded::new(edge, &values(1, batch * tokens));
         let [all, some] = [tokens, count].map(|n| Guarded::new(edge, &noise(2, n)));
         let room = |n| Guarded::filled(edge, E::of(f32::NAN), n);
-        let (mut added, mut longer) = (room(batch * tokens), room(batch * (count + tokens)));
+        let mut added = room(batch * tokens);
+        let mut longer = room(batch * (count + tokens));
         let (mut selected, mut dx) = (room(batch * count), room(batch * tokens));
         let mut sums = Guarded::filled(edge, f32::NAN, count);
         // SAFETY: live buffers of the right sizes.

@@ -44,7 +44,8 @@ pub(crate) fn tune(
     if candidates.is_empty() {
         return Ok(choices);
     }
-    let (mut workspace, mut bytes) = (Workspace::default(), [0; 2]);
+    let mut workspace = Workspace::default();
+    let mut bytes = [0; 2];
     for (_, plan) in candidates.iter().flat_map(|candidate| &candidate.ways) {
         workspace = workspace.max(prepare(plan, None, options)?.workspace);
         bytes = [0, 1].map(|side| plan.arena_bytes(SIDES[side]).max(bytes[side]));
@@ -78,7 +79,8 @@ fn candidates(plans: &Plans, known: &Choices, options: KernelOptions) -> Result<
     for plan in plans.train.iter().chain([&plans.evaluate]) {
         let whole = Preparation::sample(plan, &|_| std::ptr::null_mut(), options, &schedule)?.run()?;
         for (node, prepared) in plan.instructions.iter().zip(whole.shards.iter().flatten()) {
-            let (signature, default) = (plan.signature(node), prepared.algorithm);
+            let signature = plan.signature(node);
+            let default = prepared.algorithm;
             // An instruction names its algorithm only if there are alternatives.
             if default.is_empty() || known.get(&signature).is_some() || !seen.insert(signature.clone()) {
                 continue;
@@ -114,7 +116,8 @@ fn alone(plan: &Plan, node: &Node, algorithm: Option<Algorithm>) -> Plan {
         arenas.push((arena, offset));
         renumbered
     };
-    let (inputs, outputs) = (place(&node.inputs, SIDES[0]), place(&node.outputs, SIDES[1]));
+    let inputs = place(&node.inputs, SIDES[0]);
+    let outputs = place(&node.outputs, SIDES[1]);
     let instructions = vec![Node { inputs, outputs, ..node.clone() }];
     let algorithms: BTreeMap<_, _> = algorithm.into_iter().map(|algorithm| (0, algorithm.name().into())).collect();
     Plan { values, slots, instructions, algorithms, arenas, ..plan.clone() }
@@ -153,7 +156,8 @@ fn make_up(values: &mut [f32]) {
 /// Runs the algorithms in turn, so that other load on the machine affects all of them, and keeps the shortest time of
 /// each.
 fn measure(ways: &mut [(Algorithm, Instruction, Duration)], machine: &mut Machine) -> Result<(), DeviceError> {
-    let (began, inputs) = (Instant::now(), StepInputs::evaluation(HostBatch::default().into()));
+    let began = Instant::now();
+    let inputs = StepInputs::evaluation(HostBatch::default().into());
     for round in 0.. {
         if round >= MIN_ROUNDS && began.elapsed() >= ENOUGH {
             break;

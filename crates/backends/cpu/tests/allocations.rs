@@ -38,7 +38,8 @@ fn held_by_ranks(strategy: Strategy) -> [(usize, usize); 2] {
     let cpu = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
     let mut groups = Group::threads(2).unwrap().into_iter();
     [0, 1].map(|rank| {
-        let (plans, group) = (plans.clone().of_rank(rank), groups.next().unwrap());
+        let plans = plans.clone().of_rank(rank);
+        let group = groups.next().unwrap();
         let stated = cpu.memory(&plans, &Hosting::new(&plans, Some(&group)).unwrap()).unwrap().state;
         let mapped = of_process("VmSize:");
         let (program, held) = held_after(|| cpu.compile(plans, Some(group)).unwrap());
@@ -51,7 +52,8 @@ fn held_by_ranks(strategy: Strategy) -> [(usize, usize); 2] {
 
 /// What a rank saves that has a part of the optimiser's state is what it says.
 fn shared_state_is_held_once() {
-    let (all, parts) = (held_by_ranks(Strategy::Distributed), held_by_ranks(Strategy::Partitioned { ranks: 2 }));
+    let all = held_by_ranks(Strategy::Distributed);
+    let parts = held_by_ranks(Strategy::Partitioned { ranks: 2 });
     let of_optimizer: usize = all.iter().zip(&parts).map(|((_, all), (_, part))| all - part).sum();
     for ((held, stated), (held_part, stated_part)) in all.into_iter().zip(parts) {
         let (saved, expected) = (held - held_part, stated - stated_part);
@@ -130,15 +132,18 @@ fn steps_allocate_nothing_and_memory_is_as_stated() {
     let options = CompileOptions { metrics, ..CompileOptions::new("resnet18", 8, 96, 10) };
     let plans = compile(&|x: Tensor| model.forward(x, 10), &options).unwrap();
     let train = plans.train.as_ref().unwrap();
-    let (shared, unshared) = (train.arena_bytes(Arena::Activations), train.unshared_activations);
+    let shared = train.arena_bytes(Arena::Activations);
+    let unshared = train.unshared_activations;
     assert!(shared * 10 <= unshared * 7, "{shared} bytes of activations, {unshared} if none shared memory");
-    let (threads, instructions) = (3, train.instructions.len());
+    let threads = 3;
+    let instructions = train.instructions.len();
     let cpu = Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).unwrap();
     let batch = Batch::random(&plans, 1);
     let before = resident();
     // Parameters stay zero, since the memory for setting them would be counted too.
     let stated = cpu.memory(&plans, &Hosting::new(&plans, None).unwrap()).unwrap();
-    let (mut program, inputs) = (cpu.compile(plans, None).unwrap(), batch.inputs(1));
+    let mut program = cpu.compile(plans, None).unwrap();
+    let inputs = batch.inputs(1);
     let step = |program: &mut dyn Program, number: u64| {
         let inputs = StepInputs { optimizer_step: number, ..inputs.clone() };
         let start = allocations();
@@ -162,7 +167,8 @@ fn steps_allocate_nothing_and_memory_is_as_stated() {
     assert!(spans.iter().map(|span| span.instruction).eq(instructions), "two steps in order, and no third");
     assert!(spans.iter().flat_map(|span| [span.began, span.ended]).is_sorted(), "one after another");
     assert_eq!(program.take_timeline(), []);
-    let (grown, expected) = (resident().saturating_sub(before) as f64, stated.total() as f64);
+    let grown = resident().saturating_sub(before) as f64;
+    let expected = stated.total() as f64;
     assert!((grown / expected - 1.0).abs() < 0.1, "grew by {grown} bytes, stated {expected}: {stated:?}");
     let threads = || Group::threads(2).unwrap();
     assert_eq!(allocations_of_ranks(threads(), Strategy::Distributed, None), 0, "two ranks");

@@ -110,7 +110,8 @@ struct Written(HashMap<Memory, BTreeMap<usize, usize>>);
 impl Written {
     fn add(&mut self, Span { place, bytes }: Span) {
         let ranges = self.0.entry(place.memory).or_default();
-        let (mut start, mut end) = (place.offset, place.offset + bytes);
+        let mut start = place.offset;
+        let mut end = place.offset + bytes;
         let joined: Vec<(usize, usize)> =
             ranges.range(..=end).map(|(&start, &end)| (start, end)).filter(|&(_, other)| other >= start).collect();
         for (first, last) in joined {
@@ -189,7 +190,8 @@ mod tests {
         check(&[exchange(8..12)], Some("sum over ranks"));
         // Events order the streams.
         let at = |lane, call| Work { instruction: 1, lane, call };
-        let (own, beside) = (|call| at(StreamKind::Compute, call), |call| at(StreamKind::Collectives, call));
+        let own = |call| at(StreamKind::Compute, call);
+        let beside = |call| at(StreamKind::Collectives, call);
         let write = own(Call::Copy { from: span(a, 0..4), to: span(a, 8..12) });
         let sum = beside(Call::Collective(Collective::AllReduce { at: span(a, 8..12), dtype: DType::F32 }));
         let read = own(Call::Copy { from: span(a, 8..12), to: span(a, 0..4) });

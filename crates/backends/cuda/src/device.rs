@@ -51,7 +51,8 @@ pub fn is_there() -> bool {
 /// A library is missing or too old, there is no such GPU, or the request names an instruction-set level.
 pub fn open(request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
     let libraries = Libraries::gather();
-    let (ordinal, exact) = (number(&libraries, request)?, request.exact);
+    let ordinal = number(&libraries, request)?;
+    let exact = request.exact;
     let mut gpus = GPUS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((.., gpu)) = gpus.iter().find(|(number, kind, _)| (*number, *kind) == (ordinal, exact)) {
         return Ok(Box::new(Cuda::new(gpu.clone(), request)));

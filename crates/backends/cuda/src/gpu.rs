@@ -32,7 +32,8 @@ impl Loaded {
         let driver = Arc::new(Functions::load(libraries.load(Library::Driver)?)?);
         let version = driver.version()?;
         if version < OLDEST_DRIVER {
-            let (path, version) = (driver.path.clone(), format!("{}.{}", version / 1000, version % 1000 / 10));
+            let path = driver.path.clone();
+            let version = format!("{}.{}", version / 1000, version % 1000 / 10);
             let why = "and 12.0 is the oldest that works".to_owned();
             return Err(CudaError::Version { library: Library::Driver, path, version, why });
         }
@@ -46,7 +47,8 @@ pub(crate) fn check_capability(gpu: &Properties) -> Result<(), CudaError> {
     if gpu.capability >= OLDEST_CAPABILITY {
         return Ok(());
     }
-    let ([[major, minor], [oldest, of]], name) = ([gpu.capability, OLDEST_CAPABILITY], &gpu.name);
+    let [[major, minor], [oldest, of]] = [gpu.capability, OLDEST_CAPABILITY];
+    let name = &gpu.name;
     Err(CudaError::Unsupported(format!(
         "{name} (compute capability {major}.{minor}): {oldest}.{of} (Turing, 2018) is the oldest that works; use `devices = cpu:N`"
     )))
@@ -89,8 +91,11 @@ impl Gpu {
         let context = Context::open(found)?;
         let (module, refused) = load(&context, cubin(context.properties.capability))?;
         context.enter()?;
-        let (engines, matmuls) = (Engines::new(cudnn, exact)?, Matmuls::new(cublas_lt)?);
-        let (functions, libraries, nccl) = (Mutex::default(), libraries.clone(), OnceLock::new());
+        let engines = Engines::new(cudnn, exact)?;
+        let matmuls = Matmuls::new(cublas_lt)?;
+        let functions = Mutex::default();
+        let libraries = libraries.clone();
+        let nccl = OnceLock::new();
         Ok(Arc::new(Gpu { context, engines, matmuls, management, others, refused, module, functions, libraries, nccl }))
     }
 

@@ -89,7 +89,8 @@ impl Management {
     /// those of the whole GPU.
     pub fn of(libraries: &Libraries, gpu: &Properties) -> Option<Self> {
         let functions = Functions::load(libraries.load(Library::Management).ok()?).ok()?;
-        let (address, mut device) = (CString::new(gpu.address.as_str()).ok()?, null_mut());
+        let address = CString::new(gpu.address.as_str()).ok()?;
+        let mut device = null_mut();
         let mut uuid = [0 as c_char; 96];
         // SAFETY: the text ends in a zero, and each place is valid for the result that NVML writes.
         let found = unsafe {

@@ -83,7 +83,9 @@ pub static GPUS: [Gpu; 6] = [
 
 /// What a plan must be compiled for, as a GPU's `Device::target` says without a GPU.
 pub fn target() -> Target<'static> {
-    let (filters, gate_bytes, image_channels) = (FilterOrder::Ohwi, Some(PACKET_BYTES), Some(IMAGE_CHANNELS));
+    let filters = FilterOrder::Ohwi;
+    let gate_bytes = Some(PACKET_BYTES);
+    let image_channels = Some(IMAGE_CHANNELS);
     Target { filters, gate_bytes, image_channels, narrow_features: true, ..Target::default() }
 }
 
@@ -119,7 +121,8 @@ impl Gpu {
     pub fn roofline(&self, plan: &Plan) -> Result<Roofline, DeviceError> {
         let mut times = Roofline::times(plan, |_, node, work| {
             let rate = self.rate(plan, node).ok_or_else(|| {
-                let (name, precision) = (self.name, plan.precision.name());
+                let name = self.name;
+                let precision = plan.precision.name();
                 DeviceError::Unsupported(format!("{name} has no {precision}: use `precision = f16` or f32"))
             })?;
             Ok(LeastTime::new(work, self.gigabytes * 1e9, rate))
@@ -168,7 +171,8 @@ mod tests {
         };
         // A feature map of 56 x 56 pixels of 64 channels for each of 256 images.
         let map = 256 * 56 * 56 * 64;
-        let (filters, matmuls) = (64 * 9 * 64, 2 * map * 9 * 64);
+        let filters = 64 * 9 * 64;
+        let matmuls = 2 * map * 9 * 64;
         let (bf16, f32) = (2 * 2 * map + 4 * filters, 2 * 4 * map + 4 * filters);
         let seconds = |matmuls: u64, rate: f64| matmuls as f64 / (rate * 1e12);
         let conv = |bytes, rate| (bytes, matmuls, Bound::Matmuls, seconds(matmuls, rate));
@@ -193,7 +197,8 @@ mod tests {
         let parameters = 3 * 64 + filters + 2 * 64 + 64 * 64 + 64 + 64 * 1000 + 1000;
         check(Precision::Bf16, "update", "step", "h200", pass(5 * 4 * parameters));
         // Tokens and features have 16 bits, with which memory bounds what matmuls bound in f32. Logits stay f32.
-        let (weights, matmuls) = (4 * (64 * 64 + 64), 2 * map * 64);
+        let weights = 4 * (64 * 64 + 64);
+        let matmuls = 2 * map * 64;
         let tokens = |bytes: u64| bytes * 2 * map + weights;
         check(
             Precision::Bf16,

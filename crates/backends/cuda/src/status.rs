@@ -82,8 +82,10 @@ fn look(functions: &Functions, number: c_uint) -> Option<GpuStatus> {
     if unsafe { (functions.nvmlDeviceGetHandleByIndex_v2)(number, &mut device) } != 0 {
         return None;
     }
-    let (mut name, mut memory, mut degrees, mut rates) =
-        ([0 as c_char; 96], Memory::default(), 0, Utilization::default());
+    let mut name = [0 as c_char; 96];
+    let mut memory = Memory::default();
+    let mut degrees = 0;
+    let mut rates = Utilization::default();
     // SAFETY: each place is valid for what NVML writes, the name for as many bytes as it is told.
     let [named, remembers, has_sensor, samples] = unsafe {
         [

@@ -359,7 +359,8 @@ pub(crate) fn check_one<E: Element>(
     pass: impl Fn(Span, Span) -> Kernel,
 ) {
     let Some(mut bench) = Bench::new() else { return };
-    let (from, to) = (bench.put(x), bench.room::<E>(x.len()));
+    let from = bench.put(x);
+    let to = bench.room::<E>(x.len());
     for to in [to, from] {
         bench.run(&pass(from, to));
         assert_rounded(&format!("{what} {} {}", E::DTYPE, x.len()), &bench.get::<E>(to), expected, tolerance);
@@ -375,7 +376,9 @@ pub(crate) fn check_two<E: Element>(
     pass: impl Fn(Span, Span, Span) -> Kernel,
 ) {
     let Some(mut bench) = Bench::new() else { return };
-    let (first, second, to) = (bench.put(a), bench.put(b), bench.room::<E>(a.len()));
+    let first = bench.put(a);
+    let second = bench.put(b);
+    let to = bench.room::<E>(a.len());
     for to in [to, first] {
         bench.run(&pass(first, second, to));
         assert_rounded(&format!("{what} {} {}", E::DTYPE, a.len()), &bench.get::<E>(to), expected, tolerance);

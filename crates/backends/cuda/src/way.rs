@@ -39,7 +39,8 @@ impl Way {
             Summation::F16 => return Err(DeviceError::Unsupported("NCCL does not sum gradients in f16 here".into())),
             Summation::Tree => " to every rank, which sums them in the fixed tree",
         };
-        let (idle, version) = (idle(group.algorithm_choice()), all[0].nccl.as_deref().unwrap_or_default());
+        let idle = idle(group.algorithm_choice());
+        let version = all[0].nccl.as_deref().unwrap_or_default();
         Ok((Way::Nccl(summation), format!("gradients go by NCCL {version}{sums}{idle}")))
     }
 }
@@ -70,7 +71,9 @@ impl Candidate {
 
     fn from_text(text: &str) -> Self {
         let mut lines = text.splitn(3, '\n').map(str::to_owned);
-        let (gpu, mark, text) = (lines.next(), lines.next(), lines.next().unwrap_or_default());
+        let gpu = lines.next();
+        let mark = lines.next();
+        let text = lines.next().unwrap_or_default();
         let nccl = if mark.as_deref() == Some("has") { Ok(text) } else { Err(text) };
         Candidate { gpu: gpu.unwrap_or_default(), nccl }
     }
@@ -135,8 +138,12 @@ mod tests {
         check(&[("a", Ok("2.27.3")), ("a", Ok("2.27.3"))], Some("ranks 0 and 1 share a"));
         // Parts of one GPU, whose names end in their profiles.
         let [large, small] = ["3g.71gb", "1g.18gb"].map(|profile| {
-            let (name, address) = (format!("NVIDIA H200 MIG {profile}"), "0000:1b:00.0".to_owned());
-            let (ordinal, uuid, capability, multiprocessors) = (0, [0; 16], [9, 0], 16);
+            let name = format!("NVIDIA H200 MIG {profile}");
+            let address = "0000:1b:00.0".to_owned();
+            let ordinal = 0;
+            let uuid = [0; 16];
+            let capability = [9, 0];
+            let multiprocessors = 16;
             place(&Properties { ordinal, name, address, uuid, capability, multiprocessors, l2_cache: 0 }, "node1")
         });
         let shared = Some("ranks 0 and 1 share 0000:1b:00.0 of node1");

@@ -23,7 +23,8 @@ fn a_thousand_steps_take_no_more_memory() {
     let device = enmasse_cuda::open_with(&libraries, &DeviceRequest::default()).unwrap();
     let plans = device.target().compile(&small, &CompileOptions::new("small", 3, 8, 4)).unwrap();
     let mut program = device.compile(plans, None).unwrap();
-    let (images, sample_indices) = (vec![7; 3 * 8 * 8 * 3], vec![0, 1, 2]);
+    let images = vec![7; 3 * 8 * 8 * 3];
+    let sample_indices = vec![0, 1, 2];
     let batch = HostBatch { images, labels: vec![1; 3], sample_indices, ..HostBatch::default() };
     let inputs = StepInputs { learning_rate: 0.01, ..StepInputs::evaluation(batch.into()) };
     let mut run = |numbers: std::ops::RangeInclusive<u64>| {

@@ -125,7 +125,8 @@ pub fn check_batch(plan: &Plan, local: usize, batch: &dyn StepBatch) -> Result<(
         return Err(DeviceError::Batch(format!("a label's share of {share} is out of range: 0 to 1")));
     }
     if let Some(at) = batch.targets().iter().position(|value| !value.is_finite()) {
-        let (sample, value) = (batch.sample_indices()[at / values], batch.targets()[at]);
+        let sample = batch.sample_indices()[at / values];
+        let value = batch.targets()[at];
         return Err(DeviceError::Batch(format!(
             "sample {sample} has the target {value}, which is not a finite number"
         )));

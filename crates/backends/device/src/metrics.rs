@@ -39,7 +39,8 @@ pub fn step_metrics(plan: &Plan, read: &dyn Fn(ValueId, usize) -> f64) -> StepMe
     let Some(metrics) = plan.metrics else {
         let values = plan.measured.iter().map(|metric| read(metric.value, 0));
         measured.iter_mut().zip(values).for_each(|(place, value)| *place = value);
-        let (loss, correct) = (read(plan.loss, 0), plan.correct.map_or(0, |correct| read(correct, 0) as u64));
+        let loss = read(plan.loss, 0);
+        let correct = plan.correct.map_or(0, |correct| read(correct, 0) as u64);
         return StepMetrics { loss, correct, measured, ..StepMetrics::default() };
     };
     // The elements are in the order of `ShareMetrics`.

@@ -30,7 +30,8 @@ pub struct LeastTime {
 impl LeastTime {
     /// The least time of work at a bandwidth in bytes a second, and at a rate in operations a second.
     pub fn new(work: Cost, bandwidth: f64, rate: f64) -> Self {
-        let (moving, multiplying) = (work.bytes as f64 / bandwidth, work.flops as f64 / rate);
+        let moving = work.bytes as f64 / bandwidth;
+        let multiplying = work.flops as f64 / rate;
         let (bound, seconds) =
             if multiplying > moving { (Bound::Matmuls, multiplying) } else { (Bound::Memory, moving) };
         LeastTime { work, bound, seconds }

@@ -84,7 +84,8 @@ impl ShardSchedule {
         if !(self.overwrites() || self.in_flight.is_some()) || !phases[0].is_of_a_shard() || phases.starts_with(whole) {
             return Ok(());
         }
-        let (shards, last) = (self.shards.len(), whole[whole.len() - 1].name());
+        let shards = self.shards.len();
+        let last = whole[whole.len() - 1].name();
         Err(DeviceError::Unsupported(format!(
             "this program runs its {shards} shards one after another: submit forward to {last} of a step at once ({mode:?}), \
              or host one shard per rank"

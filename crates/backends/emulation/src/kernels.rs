@@ -70,8 +70,10 @@ impl Kernels {
             return Err(format!("{name} takes {size} bytes of arguments, not {}", arguments.len()));
         }
         let mut message = [0u8; 1024];
-        let (text, room) = (message.as_mut_ptr().cast(), message.len());
-        let (packed, backwards) = (arguments.as_ptr().cast(), c_int::from(order == Order::Backwards));
+        let text = message.as_mut_ptr().cast();
+        let room = message.len();
+        let packed = arguments.as_ptr().cast();
+        let backwards = c_int::from(order == Order::Backwards);
         // SAFETY: the caller's promise; the runner copies the arguments, and ends the message with a zero.
         let result = unsafe { run(*body, grid.as_ptr(), block, packed, arguments.len(), backwards, text, room) };
         if result == 0 {

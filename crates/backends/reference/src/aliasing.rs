@@ -136,7 +136,8 @@ impl<'a> Memory<'a> {
         for (index, value) in self.plan.values.iter().enumerate() {
             let id = ValueId(index);
             if let Role::Gradient { parameter } | Role::Optimizer { parameter, .. } = value.role {
-                let (slot, trainable) = (self.plan.slot(id), self.plan.trainable * value.dtype.size());
+                let slot = self.plan.slot(id);
+                let trainable = self.plan.trainable * value.dtype.size();
                 if slot.offset != self.plan.slot(parameter).offset || self.bytes(id).end > trainable {
                     return Err(self.error(id, Problem::Displaced(parameter)));
                 }
@@ -229,7 +230,8 @@ impl<'a> Memory<'a> {
         };
         let mut free = 0;
         for range in &update.ranges {
-            let (mut covered, end) = (range.start * 4, range.end() * 4);
+            let mut covered = range.start * 4;
+            let end = range.end() * 4;
             let twice = covered < free;
             // Parameters are in the order of the arena, like gradients. The padding of a parameter belongs to it.
             for bytes in operands.parameters.iter().map(|&id| self.bytes(id)) {

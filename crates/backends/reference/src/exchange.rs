@@ -14,7 +14,8 @@ impl Exchange {
     pub fn all(&self, own: Vec<Vec<f64>>) -> Result<Vec<Vec<f64>>, DeviceError> {
         let Some(group) = &self.groups.replicas else { return Ok(own) };
         let map = self.hosting.map();
-        let (len, most) = (own.first().map_or(0, Vec::len), map.local(0).len());
+        let len = own.first().map_or(0, Vec::len);
+        let most = map.local(0).len();
         // No rank hosts more shards than the first. The others pad their input with zeros that are ignored.
         let mut input = own.concat();
         input.resize(most * len, 0.0);

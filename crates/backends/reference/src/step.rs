@@ -66,7 +66,8 @@ impl Step {
                 return Err(unsupported(node));
             }
             let Step { epoch, in_flight } = self;
-            let (shards, epoch) = (&mut *shards, *epoch);
+            let shards = &mut *shards;
+            let epoch = *epoch;
             let mut step = StepContext { plan, node, shards, exchange, inputs, epoch, in_flight };
             with_op!(&node.op, op => op.run(&mut step))?;
         }

@@ -23,7 +23,8 @@ pub fn visit(input: [usize; 4], output: [usize; 4], window: &Window, mut visit: 
                     let Some(iy) = place(0, oy, ky, in_h) else { continue };
                     for kx in 0..window.kernel[1] {
                         let Some(ix) = place(1, ox, kx, in_w) else { continue };
-                        let (out_pixel, in_pixel) = ((n * out_h + oy) * out_w + ox, (n * in_h + iy) * in_w + ix);
+                        let out_pixel = (n * out_h + oy) * out_w + ox;
+                        let in_pixel = (n * in_h + iy) * in_w + ix;
                         visit(out_pixel, in_pixel, ky * window.kernel[1] + kx);
                     }
                 }

@@ -21,7 +21,9 @@ const SIZES: [usize; 5] = [4 << 10, 64 << 10, 1 << 20, 25 << 20, 100 << 20];
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let word = |i: usize, default| arguments.get(i).map_or(default, String::as_str);
-    let (mode, ranks, transport) = (word(0, "processes"), word(1, "2").parse::<usize>()?, word(2, "auto"));
+    let mode = word(0, "processes");
+    let ranks = word(1, "2").parse::<usize>()?;
+    let transport = word(2, "auto");
     let sizes = match arguments.get(3) {
         Some(list) => list.split(',').map(str::parse).collect::<Result<Vec<usize>, _>>()?,
         None => SIZES.to_vec(),
@@ -85,7 +87,9 @@ fn measure(
     let world_size = group.world_size();
     let report = |op: &str, bytes: usize, mut times: Vec<f64>| {
         times.sort_by(f64::total_cmp);
-        let (median, least, calls) = (times[times.len() / 2], times[0], times.len());
+        let median = times[times.len() / 2];
+        let least = times[0];
+        let calls = times.len();
         let bus = 2.0 * (world_size - 1) as f64 / world_size as f64 * bytes as f64 / median / 1e6;
         if group.rank() == 0 {
             println!(

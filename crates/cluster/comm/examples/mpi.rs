@@ -144,7 +144,8 @@ impl Bare {
     }
 
     fn all_reduce(&self, data: &mut [f32]) {
-        let (to, count) = (data.as_mut_ptr().cast(), data.len() as c_int);
+        let to = data.as_mut_ptr().cast();
+        let count = data.len() as c_int;
         // SAFETY: declared as in Open MPI's header. 1 is its MPI_IN_PLACE. Nothing else calls MPI meanwhile.
         unsafe {
             let call = self.library.get::<AllReduce>(b"MPI_Allreduce").expect("Open MPI has it");
@@ -153,8 +154,10 @@ impl Bare {
     }
 
     fn all_reduce_non_blocking(&self, data: &mut [f32]) {
-        let (to, count) = (data.as_mut_ptr().cast(), data.len() as c_int);
-        let (mut request, mut done) = (std::ptr::null_mut(), 0);
+        let to = data.as_mut_ptr().cast();
+        let count = data.len() as c_int;
+        let mut request = std::ptr::null_mut();
+        let mut done = 0;
         // SAFETY: as above; the data outlives the request.
         unsafe {
             let start = self.library.get::<StartAllReduce>(b"MPI_Iallreduce").expect("Open MPI has it");

@@ -31,7 +31,8 @@ impl Question {
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
-        let (group, sequence) = (GroupPath(take_u64(&mut rest)?), take_u64(&mut rest)?);
+        let group = GroupPath(take_u64(&mut rest)?);
+        let sequence = take_u64(&mut rest)?;
         rest.is_empty().then_some(Question { group, sequence })
     }
 }
@@ -71,7 +72,8 @@ impl Arrivals {
         let (question, numbers) = bytes.split_first_chunk::<QUESTION>()?;
         let (numbers, []) = numbers.as_chunks() else { return None };
         let mut numbers = numbers.iter().map(|number| u32::from_le_bytes(*number) as usize);
-        let (joined, late) = (numbers.next()?, numbers.collect::<Vec<_>>());
+        let joined = numbers.next()?;
+        let late = numbers.collect::<Vec<_>>();
         let question = Question::from_bytes(question)?;
         (late.len() <= MAX_LATE).then_some((question, Arrivals { joined, late }))
     }

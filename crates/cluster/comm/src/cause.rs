@@ -191,7 +191,9 @@ impl Cause {
             rest = after;
             std::str::from_utf8(text).map(str::to_owned).ok()
         };
-        let (host, operation, message) = (text(NAME_LIMIT)?, text(NAME_LIMIT)?, text(MESSAGE_LIMIT)?);
+        let host = text(NAME_LIMIT)?;
+        let operation = text(NAME_LIMIT)?;
+        let message = text(MESSAGE_LIMIT)?;
         let rank = rank.map(usize::try_from).transpose().ok()?;
         rest.is_empty().then_some(Cause { rank, host, kind, operation, sequence, message, time })
     }

@@ -45,7 +45,9 @@ impl Clock {
     /// The clock of this machine.
     pub fn new() -> Self {
         let read = || {
-            let (before, time, after) = (Instant::now(), clock_gettime(ClockId::Monotonic), Instant::now());
+            let before = Instant::now();
+            let time = clock_gettime(ClockId::Monotonic);
+            let after = Instant::now();
             let nanoseconds = time.tv_sec * 1_000_000_000 + time.tv_nsec;
             ((before, nanoseconds), (after - before).as_nanos() as i64)
         };
@@ -215,7 +217,8 @@ mod tests {
     #[test]
     fn instants_as_times_of_the_clock() {
         let (before, clock) = (Instant::now(), Clock::new());
-        let (time, later) = (clock.now(), clock_gettime(ClockId::Monotonic));
+        let time = clock.now();
+        let later = clock_gettime(ClockId::Monotonic);
         let later = later.tv_sec * 1_000_000_000 + later.tv_nsec;
         assert!(clock.at(before) < time && time <= later + clock.accuracy, "{clock:?}");
     }

@@ -334,7 +334,8 @@ impl Group {
         if operation.count.checked_mul(self.world_size()) == Some(found) {
             return Ok(operation);
         }
-        let (each, ranks) = (operation.count, self.world_size());
+        let each = operation.count;
+        let ranks = self.world_size();
         Err(self.misuse(&operation, format!("the {what} has {found} elements: {each} for each of {ranks} ranks")))
     }
 

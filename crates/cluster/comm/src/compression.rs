@@ -106,7 +106,8 @@ fn from_bf16(rounded: u16) -> f32 {
 
 #[inline(always)]
 fn to_f16(value: f32) -> u16 {
-    let (bits, magnitude) = (value.to_bits(), value.to_bits() & 0x7fff_ffff);
+    let bits = value.to_bits();
+    let magnitude = value.to_bits() & 0x7fff_ffff;
     // The exponent's bias changes from 127 to 15; the carry of the rounding may go into the exponent.
     let normal =
         magnitude.wrapping_add((15u32.wrapping_sub(127) << 23).wrapping_add(0xfff + (magnitude >> 13 & 1))) >> 13;
@@ -120,7 +121,8 @@ fn to_f16(value: f32) -> u16 {
 
 #[inline(always)]
 fn from_f16(rounded: u16) -> f32 {
-    let (magnitude, sign) = (u32::from(rounded & 0x7fff) << 13, u32::from(rounded & 0x8000) << 16);
+    let magnitude = u32::from(rounded & 0x7fff) << 13;
+    let sign = u32::from(rounded & 0x8000) << 16;
     let normal = magnitude + ((127 - 15) << 23);
     // Normal numbers alone, so that a thread that flushes subnormal ones to zero has the same bits.
     let least = f32::from_bits(113 << 23);
@@ -222,7 +224,8 @@ mod tests {
     #[test]
     fn every_16_bit_value_expands_exactly_and_comes_back() {
         for bits in 0..=u16::MAX {
-            let (narrow, wide) = (from_f16(bits), f16::from_bits(bits).to_f32());
+            let narrow = from_f16(bits);
+            let wide = f16::from_bits(bits).to_f32();
             assert!(narrow.to_bits() == wide.to_bits() || (narrow.is_nan() && wide.is_nan()), "{bits:x}");
             assert_eq!(from_bf16(bits).to_bits(), u32::from(bits) << 16);
             for value in [narrow, from_bf16(bits)] {
@@ -246,7 +249,8 @@ mod tests {
     #[test]
     fn what_is_lost_is_kept_and_added_later() {
         for to in Compression::ALL {
-            let (mut residual, mut sum) = ([0.0], 0.0);
+            let mut residual = [0.0];
+            let mut sum = 0.0;
             for step in 1..=1000 {
                 let (mut rounded, mut value) = ([0], [0.0]);
                 to.compress(&[1.001], &mut residual, &mut rounded);

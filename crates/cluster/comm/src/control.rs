@@ -222,7 +222,9 @@ impl Control {
         let answers = Arc::new(Answers::default());
         failure.set_relay(Arc::new(ToServer { line: Arc::downgrade(&line), answers: answers.clone() }));
         let thread = std::thread::Builder::new().name("enmasse-control".into()).spawn({
-            let (line, failure, recorder) = (line.clone(), failure.clone(), recorder.clone());
+            let line = line.clone();
+            let failure = failure.clone();
+            let recorder = recorder.clone();
             move || {
                 let end = line.listen(heartbeat, Some(&recorder), |message| match message {
                     Message::Decision(cause) => failure.settle(cause),

@@ -193,7 +193,8 @@ impl Sum<'_> {
         }
         let all: usize = partials.iter().sum();
         let most = partials.iter().copied().max().unwrap_or(1) as f64;
-        let (nodes, largest) = (self.nodes(), self.most(<[usize]>::len));
+        let nodes = self.nodes();
+        let largest = self.most(<[usize]>::len);
         let (others, local) = (nodes - 1.0, largest - 1.0);
         let message = 1.0 + LOOK * others;
         let mut work = Work::default();
@@ -229,13 +230,15 @@ impl Sum<'_> {
     }
 
     fn ring(&self) -> Work {
-        let (rounds, piece) = (2.0 * (self.ranks - 1) as f64, self.bytes / self.ranks as f64);
+        let rounds = 2.0 * (self.ranks - 1) as f64;
+        let piece = self.bytes / self.ranks as f64;
         let crosses = |&rank: &usize| !self.is_within(rank, (rank + 1) % self.ranks);
         self.in_rounds(rounds, piece, self.most(|node| node.iter().copied().filter(crosses).count()))
     }
 
     fn direct(&self) -> Work {
-        let (rounds, piece) = (2.0 * (self.ranks - 1) as f64, self.bytes / self.ranks as f64);
+        let rounds = 2.0 * (self.ranks - 1) as f64;
+        let piece = self.bytes / self.ranks as f64;
         // In the mean over rounds: every rank exchanges with each rank of other nodes.
         let crossing = self.most(|node| node.len() * (self.ranks - node.len()));
         self.in_rounds(rounds, piece, crossing / (self.ranks - 1) as f64)
@@ -286,9 +289,11 @@ impl Sum<'_> {
     }
 
     fn hierarchical(&self) -> Work {
-        let (nodes, largest) = (self.nodes(), self.most(<[usize]>::len));
+        let nodes = self.nodes();
+        let largest = self.most(<[usize]>::len);
         let owners = self.sizes().min().unwrap_or(1) as f64;
-        let (piece, local) = (self.bytes / owners, largest - 1.0);
+        let piece = self.bytes / owners;
+        let local = largest - 1.0;
         let mut work = Work { added: (local + Self::share(nodes)) * piece, ..Work::default() };
         if largest > 1.0 {
             self.add_round(&mut work, 2.0 * local, piece, 0.0);

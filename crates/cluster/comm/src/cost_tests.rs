@@ -107,7 +107,8 @@ proptest! {
     fn the_cheapest_is_chosen(names in prop::collection::vec(0u8..5, 1..40), bytes in 0usize..1 << 28, by_mpi: bool) {
         let family = crate::MpiFamily::OpenMpi;
         let transport = if by_mpi { TransportChoice::Mpi(family) } else { TransportChoice::Auto };
-        let (topology, model) = (Topology::new(&names), CostModel::of_choice(transport));
+        let topology = Topology::new(&names);
+        let model = CostModel::of_choice(transport);
         let seconds = |algorithm| model.seconds(&work(algorithm, &topology, bytes));
         let chosen = model.cheapest(&topology, bytes);
         for other in CANDIDATES {

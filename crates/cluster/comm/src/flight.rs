@@ -153,7 +153,8 @@ impl FlightRecorder {
     /// Records an operation, and returns its number in the record. In the background its caller goes on meanwhile.
     pub(crate) fn queued(&self, operation: &Operation, in_background: bool) -> u64 {
         let what = Recorded::Operation(operation.header(Identity::default()));
-        let (bytes, queued) = (operation.count * operation.dtype.size(), Instant::now());
+        let bytes = operation.count * operation.dtype.size();
+        let queued = Instant::now();
         lock(&self.flight).append(Entry {
             what,
             bytes,
@@ -172,7 +173,8 @@ impl FlightRecorder {
 
     /// Numbers a watched operation of a group and records that it begins now. Returns its number in the record, too.
     pub(crate) fn watched(&self, group: GroupPath, name: &'static str, bytes: usize) -> (Watched, u64) {
-        let (now, in_background) = (Instant::now(), false);
+        let now = Instant::now();
+        let in_background = false;
         let mut flight = lock(&self.flight);
         let place = flight.begun.iter_mut().find(|(of, _)| *of == group);
         let sequence = place.map_or(1, |(_, begun)| {
@@ -180,7 +182,8 @@ impl FlightRecorder {
             *begun
         });
         let operation = Watched { name, bytes, group, sequence };
-        let (what, started) = (Recorded::Watched(operation), Some(now));
+        let what = Recorded::Watched(operation);
+        let started = Some(now);
         let entry = Entry { what, bytes, in_background, queued: now, started, ended: None, awaited: None };
         (operation, flight.append(entry))
     }

@@ -106,7 +106,8 @@ pub fn frames(bytes: &[u8]) {
 
     let Some((&[l0, l1, l2, l3, kind], payload)) = bytes.split_first_chunk() else { return };
     // A right head with any length, and then what is left of the input.
-    let (mut sealing, mut wire) = (outbound(), vec![]);
+    let mut sealing = outbound();
+    let mut wire = vec![];
     for record in [&[l0, l1, l2, l3, kind][..], payload] {
         let mut bytes = record.to_vec();
         let tag = sealing.seal(&mut bytes);
@@ -129,7 +130,8 @@ pub fn frames(bytes: &[u8]) {
 pub fn message(bytes: &[u8]) {
     let Some((&[a0, a1, change], message)) = bytes.split_first_chunk() else { return };
     let mut wire = vec![];
-    let (mut sending, mut queue) = (Sending::new(outbound()), Queue::new(1));
+    let mut sending = Sending::new(outbound());
+    let mut queue = Queue::new(1);
     // SAFETY: `message` outlives the queue's use, and nothing changes it.
     unsafe { queue.begin(Bytes::of(message.as_ptr(), 0..message.len())) };
     while !queue.is_complete() {
@@ -141,7 +143,8 @@ pub fn message(bytes: &[u8]) {
         change != 0
     });
     let mut received = vec![0; message.len()];
-    let (mut receiving, mut queue) = (Receiving::new(inbound()), Queue::new(1));
+    let mut receiving = Receiving::new(inbound());
+    let mut queue = Queue::new(1);
     // SAFETY: `received` outlives the queue's use, and nothing else uses it until then.
     unsafe { queue.begin(Bytes::of(received.as_mut_ptr(), 0..received.len())) };
     let progress = receiving.progress(&mut queue, Cursor::new(&wire));

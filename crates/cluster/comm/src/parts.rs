@@ -55,7 +55,8 @@ impl Group {
 
     /// The operation with a part for each rank.
     fn with_parts(&self, operation: Operation, ends: &[usize]) -> Result<Operation, Arc<Cause>> {
-        let (ranks, len) = (self.world_size(), operation.count);
+        let ranks = self.world_size();
+        let len = operation.count;
         if ends.len() != ranks || !ends.is_sorted() || ends.last() != Some(&len) {
             let message = format!("{ends:?} are not the ends of {ranks} parts of {len} elements");
             return Err(self.misuse(&operation, message));

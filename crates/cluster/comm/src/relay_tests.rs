@@ -217,7 +217,8 @@ fn truncated_control_and_store_messages_fail_all_ranks() {
 }
 
 fn introduction() -> Introduction {
-    let (identity, host) = (Identity::default(), host_name());
+    let identity = Identity::default();
+    let host = host_name();
     Introduction { purpose: Purpose::Data, rank: 1, target: 0, world_size: 2, identity, host }
 }
 
@@ -248,7 +249,8 @@ fn on_ranks<T: Send + 'static>(links: [Link; 2], run: impl Fn(Group) -> T + Copy
         let links = vec![(1 - rank, link)];
         let links = Box::new(Sockets::new(links).unwrap());
         let transport = HierarchicalTransport::new(members.clone(), topology.clone(), Arc::new(region), links).unwrap();
-        let (options, connectivity) = (GroupOptions::default(), Connectivity::within_process());
+        let options = GroupOptions::default();
+        let connectivity = Connectivity::within_process();
         let group_state = GroupState::new(failure.clone(), FlightRecorder::default(), options, connectivity, None);
         let group = Group::new((members, topology), Some(Box::new(transport)), vec![], group_state).unwrap();
         thread::spawn(move || run(group))
@@ -293,9 +295,11 @@ fn recording_relay(target: SocketAddr) -> (SocketAddr, [Arc<Mutex<Vec<u8>>>; 2])
     let recorded = [(); 2].map(|()| Arc::<Mutex<Vec<u8>>>::default());
     let kept = recorded.clone();
     thread::spawn(move || {
-        let (client, server) = (listener.accept().unwrap().0, TcpStream::connect(target).unwrap());
+        let client = listener.accept().unwrap().0;
+        let server = TcpStream::connect(target).unwrap();
         for ((from, to), kept) in [(&client, &server), (&server, &client)].into_iter().zip(kept) {
-            let (mut from, mut to) = (from.try_clone().unwrap(), Recorder(to.try_clone().unwrap(), kept));
+            let mut from = from.try_clone().unwrap();
+            let mut to = Recorder(to.try_clone().unwrap(), kept);
             thread::spawn(move || io::copy(&mut from, &mut to));
         }
     });
@@ -391,7 +395,8 @@ proptest! {
 
 #[test]
 fn agents_notice_changed_messages() {
-    let (token, listener) = (Token::from_bytes([7; 32]), TcpListener::bind("127.0.0.1:0").unwrap());
+    let token = Token::from_bytes([7; 32]);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let from = Side::Connecting;
     let attack = Attack { connection: 0, from, at: handshake_bytes(from), length: 1, change: Change::FlipBit };
     let relayed = relay(listener.local_addr().unwrap(), Some(attack)).0;

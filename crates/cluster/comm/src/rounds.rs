@@ -66,7 +66,9 @@ impl<'a> Rounds<'a> {
     /// The rounds of an operation of `rank`, where `nodes` are the ranks of each node.
     pub(crate) fn new(operation: &Operation, rank: usize, nodes: &'a [Vec<usize>]) -> Self {
         let ranks = nodes.iter().map(Vec::len).sum();
-        let (algorithm, count, size) = (operation.algorithm, operation.count, operation.dtype.size());
+        let algorithm = operation.algorithm;
+        let count = operation.count;
+        let size = operation.dtype.size();
         Rounds { algorithm, rank, nodes, ranks, count, size }
     }
 
@@ -86,7 +88,8 @@ impl<'a> Rounds<'a> {
             Algorithm::Tree => PairwiseExchange { send: None, receive: None, longest: 0 },
             Algorithm::Ring => ring(number, self.rank, self.ranks, 0..self.count, self.size, |place| place),
             Algorithm::Direct => {
-                let (node, last) = (Node { place: self.rank, ranks: self.ranks, owners: self.ranks }, self.ranks - 1);
+                let node = Node { place: self.rank, ranks: self.ranks, owners: self.ranks };
+                let last = self.ranks - 1;
                 let piece = |owner| piece(self.count, self.size, owner, self.ranks);
                 match number < last {
                     true => node.scatter(number + 1, piece, |place| place),
@@ -109,7 +112,9 @@ impl<'a> Rounds<'a> {
     }
 
     fn halving_doubling(&self, number: usize) -> PairwiseExchange {
-        let (levels, core, extra) = (self.levels(), 1 << self.levels(), self.extra());
+        let levels = self.levels();
+        let core = 1 << self.levels();
+        let extra = self.extra();
         let folds = usize::from(extra > 0);
         let whole = 0..self.count;
         // The ranks beyond the power of two give their values first, and get the sum at last.
@@ -130,8 +135,10 @@ impl<'a> Rounds<'a> {
         if self.rank >= core {
             return PairwiseExchange { send: None, receive: None, longest };
         }
-        let (partner, is_low) = (self.rank ^ 1 << level, self.rank >> level & 1 == 0);
-        let (kept, given) = (self.kept(self.rank, level + 1), self.kept(partner, level + 1));
+        let partner = self.rank ^ 1 << level;
+        let is_low = self.rank >> level & 1 == 0;
+        let kept = self.kept(self.rank, level + 1);
+        let given = self.kept(partner, level + 1);
         let how = if is_low { Take::Right } else { Take::Left };
         let (sent, taken, how) = if number < levels { (given, kept, how) } else { (kept, given, Take::Copy) };
         let receive = Some(Receipt { from: partner, range: taken, how });
@@ -155,7 +162,8 @@ impl<'a> Rounds<'a> {
         let own = &self.nodes[node];
         let place = own.iter().position(|&rank| rank == self.rank).unwrap_or(0);
         let owners = self.nodes.iter().map(Vec::len).min().unwrap_or(1);
-        let (within, between) = (self.largest_node() - 1, 2 * (self.nodes.len() - 1));
+        let within = self.largest_node() - 1;
+        let between = 2 * (self.nodes.len() - 1);
         let owned = |owner: usize| piece(self.count, self.size, owner, owners);
         let local = Node { place, ranks: own.len(), owners };
         if number < within {
@@ -184,7 +192,9 @@ fn ring(
     size: usize,
     rank: impl Fn(usize) -> usize,
 ) -> PairwiseExchange {
-    let (last, before, after) = (places - 1, (place + places - 1) % places, (place + 1) % places);
+    let last = places - 1;
+    let before = (place + places - 1) % places;
+    let after = (place + 1) % places;
     let piece = |back: usize| {
         let piece = piece(whole.len(), size, (place + 2 * places - back) % places, places);
         whole.start + piece.start..whole.start + piece.end
@@ -252,7 +262,8 @@ impl Node {
 /// # Safety
 /// The operation's memory is valid and used by no other code.
 pub(crate) unsafe fn add_up_partials<T: Element>(operation: &Operation, rank: usize) {
-    let (data, count) = (operation.output.cast::<T>(), operation.count);
+    let data = operation.output.cast::<T>();
+    let count = operation.count;
     for partial in 1..operation.shards.partials(rank).count() {
         // SAFETY: guaranteed by the caller; partial sums do not overlap.
         unsafe {

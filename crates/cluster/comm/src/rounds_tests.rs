@@ -27,7 +27,8 @@ fn run(algorithm: Algorithm, nodes: &[Vec<usize>], count: usize) -> (Vec<Vec<Str
             let Some(Receipt { from, range, how }) = &own.receive else { continue };
             assert_eq!(round[*from].send, Some((rank, range.clone())), "{algorithm} round {number}");
             for i in range.clone() {
-                let (own, come) = (&before[rank][i], &before[*from][i]);
+                let own = &before[rank][i];
+                let come = &before[*from][i];
                 data[rank][i] = match how {
                     Take::Left => format!("({come}+{own})"),
                     Take::Right => format!("({own}+{come})"),

@@ -73,7 +73,9 @@ impl Group {
             return Group::new(place, None, vec![], group_state.clone());
         }
         let GroupState { connectivity, options, .. } = group_state;
-        let (identity, address, deadline) = (members.identity, "their group", deadline_after(options.timeout));
+        let identity = members.identity;
+        let address = "their group";
+        let deadline = deadline_after(options.timeout);
         let seat = Seat { rank, job_ranks, path, identity, connectivity, address, deadline };
         let Formed { members, topology, ways, transport, refused, .. } = seat.form(board)?;
         if let Some(refused) = refused {

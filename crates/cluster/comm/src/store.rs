@@ -254,7 +254,8 @@ impl<'a> Request<'a> {
 /// The values of all ranks on the wire, all numbers in 4 bytes, little-endian: how many different ones there are; each of
 /// them after its length; and for each rank the number of its own.
 pub(crate) fn to_answer(given: &[&[u8]]) -> Vec<u8> {
-    let (mut numbers, mut different) = (HashMap::new(), vec![]);
+    let mut numbers = HashMap::new();
+    let mut different = vec![];
     let mut number_of = |value| {
         *numbers.entry(value).or_insert_with(|| {
             different.push(value);

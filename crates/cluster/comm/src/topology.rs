@@ -55,7 +55,9 @@ impl Topology {
     pub(crate) fn new<N: Eq + Hash>(names: &[N]) -> Self {
         // Nodes are in the order of their first ranks.
         let mut numbers = HashMap::new();
-        let (mut seats, mut nodes, mut runs) = (vec![], Vec::<Vec<usize>>::new(), Vec::<Run>::new());
+        let mut seats = vec![];
+        let mut nodes = Vec::<Vec<usize>>::new();
+        let mut runs = Vec::<Run>::new();
         for (rank, name) in names.iter().enumerate() {
             let node = *numbers.entry(name).or_insert_with(|| {
                 nodes.push(vec![]);
@@ -223,7 +225,9 @@ mod tests {
             let found: Vec<_> = Algorithm::ALL.into_iter().filter(|one| topology.connects_for(*one)).collect();
             assert_eq!(found, connects, "{names} {algorithm}");
         };
-        let (tree, ring, direct) = (Algorithm::Tree, Algorithm::Ring, Algorithm::Direct);
+        let tree = Algorithm::Tree;
+        let ring = Algorithm::Ring;
+        let direct = Algorithm::Direct;
         check("aabb", tree.into(), &[&[2], &[3], &[0], &[1]], &[tree]);
         check("aabb", ring.into(), &[&[2, 3], &[2, 3], &[0, 1], &[0, 1]], &[tree, ring]);
         check("aabb", direct.into(), &[&[2, 3], &[2, 3], &[0, 1], &[0, 1]], &Algorithm::ALL);

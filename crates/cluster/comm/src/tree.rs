@@ -52,7 +52,8 @@ pub(crate) fn tree_reduce<'a, T: Element, E: Fn(usize) -> usize + Copy>(
     for start in (0..len).step_by(BLOCK) {
         let range = start..len.min(start + BLOCK);
         let out = &mut block[..range.len()];
-        let (all, walk) = (node.clone(), &mut { walk });
+        let all = node.clone();
+        let walk = &mut { walk };
         let source = |(host, partial): (usize, usize)| source(host, partial, range.clone());
         match reduction {
             Reduction::Sum => reduce_block(all, walk, &source, out, T::sum),

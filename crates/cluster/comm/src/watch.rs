@@ -60,8 +60,9 @@ impl Group {
             let message = format!("cannot start the thread that watches it: {error}; is a limit reached (ulimit -u)?");
             self.fail(self.own_cause(CauseKind::Error, message).during(operation.describe(), operation.sequence))
         })?;
-        let (failure, recorder, watchdog) =
-            (group_state.failure.clone(), group_state.recorder.clone(), group_state.watchdog.clone());
+        let failure = group_state.failure.clone();
+        let recorder = group_state.recorder.clone();
+        let watchdog = group_state.watchdog.clone();
         Ok(Watch { failure, recorder, watchdog, flight, entry })
     }
 }

@@ -63,7 +63,8 @@ impl GroupShared {
         if let Some(cause) = self.members.blame_late(&late, "had not joined the operation", waited) {
             return cause.during(operation.describe(), operation.sequence);
         }
-        let (rank, seconds) = (self.members.job_ranks[self.members.rank], waited.as_secs_f64());
+        let rank = self.members.job_ranks[self.members.rank];
+        let seconds = waited.as_secs_f64();
         let who = match is_all {
             true => "all ranks have joined it",
             false => "the flight records of all ranks show which one has not joined it",
@@ -123,7 +124,8 @@ impl Watchdog {
         let mut state = lock(&self.shared.state);
         state.entered += 1;
         let entry = Entry { number: state.entered, operation, group_shared, began: Instant::now(), has_warned: false };
-        let (number, looks_at) = (entry.number, entry.looks_at());
+        let number = entry.number;
+        let looks_at = entry.looks_at();
         state.entries.push(entry);
         if looks_at.is_some_and(|at| state.looks_at.is_none_or(|other| at < other)) {
             self.shared.changed.notify_one();
@@ -141,7 +143,8 @@ impl Watchdog {
             // A thread allocates while it starts; later steps must not see that.
             let started = Arc::new(Barrier::new(2));
             *thread = Some(std::thread::Builder::new().name("enmasse-watch".into()).spawn({
-                let (shared, started) = (self.shared.clone(), started.clone());
+                let shared = self.shared.clone();
+                let started = started.clone();
                 move || {
                     started.wait();
                     shared.serve();

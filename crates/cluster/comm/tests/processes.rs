@@ -59,7 +59,8 @@ fn rank() -> ExitCode {
         Ok("tcp") => rendezvous.transport = TransportChoice::Tcp,
         _ => rendezvous.node = Some((rendezvous.rank == 2).to_string()),
     }
-    let (endless, talks) = (std::env::var_os("ENDLESS").is_some(), std::env::var_os("TALKS").is_some());
+    let endless = std::env::var_os("ENDLESS").is_some();
+    let talks = std::env::var_os("TALKS").is_some();
     if endless {
         rendezvous.heartbeat = HEARTBEAT;
     }

@@ -91,7 +91,8 @@ fn deal(processors: &[Processor], usable: usize, binding: Binding, ranks: usize)
     }
     let count = groups.len();
     let share = |rank: usize| {
-        let (first, end) = (rank * count / ranks, (rank + 1) * count / ranks);
+        let first = rank * count / ranks;
+        let end = (rank + 1) * count / ranks;
         let own = groups.get(first..end.max(first + 1)).unwrap_or_default();
         // Ranks whose share begins with the same group share that group.
         let sharers = (0..ranks).filter(|other| other * count / ranks == first).count().max(1);

@@ -27,7 +27,8 @@ fn is_alive_in(stat: &[u8], groups: &[Pid]) -> Option<()> {
     // "77 (any name) S 1 76 …": the name may contain blanks and parentheses. State, parent and group follow it.
     let after_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
     let mut fields = std::str::from_utf8(stat.get(after_name..)?).ok()?.split_ascii_whitespace();
-    let (state, group) = (fields.next()?, fields.nth(1)?);
+    let state = fields.next()?;
+    let group = fields.nth(1)?;
     // A process that is being reaped has group -1, which is not a valid number.
     let group = Pid::from_raw(group.parse().ok().filter(|number| *number > 0)?)?;
     (!matches!(state, "Z" | "X") && groups.contains(&group)).then_some(())

@@ -53,7 +53,8 @@ mod tests {
     #[test]
     fn decisions() {
         let check = |group: Option<(u64, u64)>, machine: Option<(u64, u64)>, expected| {
-            let ((group, group_now), (machine, machine_now)) = (group.unzip(), machine.unzip());
+            let (group, group_now) = group.unzip();
+            let (machine, machine_now) = machine.unzip();
             let before = MemoryKills { group, machine };
             let now = MemoryKills { group: group_now, machine: machine_now };
             assert_eq!(before.any_until(&now), expected, "{before:?} {now:?}");

@@ -68,8 +68,8 @@ pub(crate) fn routes(
             let path = log_file(job, assignment, local_rank, is_stdout).filter(|_| asked);
             path.map(|path| File::create(&path).map_err(|source| LaunchError::Logs { path, source })).transpose()
         };
-        let (tee, redirect) =
-            (pick(logs.tee.of(local_rank), is_stdout), pick(logs.redirects.of(local_rank), is_stdout));
+        let tee = pick(logs.tee.of(local_rank), is_stdout);
+        let redirect = pick(logs.redirects.of(local_rank), is_stdout);
         Ok(match (tee, redirect, logs.is_shown(local_rank)) {
             (true, _, true) => {
                 Route::Passage(Show::Marked(logs.mark(&job.role, rank, local_rank), filter.clone()), file(true)?)

@@ -272,7 +272,9 @@ impl Workers {
     /// scheduler's repetition does not.
     fn heed(&self, stream: usize, watch: &mut Watch<'_>) {
         let Some(stream) = watch.signals.streams.get_mut(stream) else { return };
-        let (number, arrivals, stops) = (stream.number, stream.arrivals(), stream.stops());
+        let number = stream.number;
+        let arrivals = stream.arrivals();
+        let stops = stream.stops();
         let Some(signal) = Signal::from_named_raw(number) else { return };
         if signal == Signal::TSTP && arrivals > 0 {
             return self.suspend(watch);

@@ -83,7 +83,8 @@ impl Workers {
         let filters = filters(job, &assignment)?;
         let shares = shares(job.binding, assignment.local_world_size);
         let list = Vec::with_capacity(assignment.local_world_size);
-        let (job, memory_kills) = (job.clone(), MemoryKills::so_far());
+        let job = job.clone();
+        let memory_kills = MemoryKills::so_far();
         let mut workers =
             Workers { list, job, assignment, memory_kills, guard: Guard::call(), _stays_on_its_thread: PhantomData };
         for local_rank in 0..workers.assignment.local_world_size {

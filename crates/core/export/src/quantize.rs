@@ -58,7 +58,8 @@ pub(crate) fn rounded(shape: &[usize], values: &[f32]) -> (Vec<i8>, Vec<f32>) {
 impl Translation<'_> {
     /// An activation, rounded if the model is one of integers.
     pub(crate) fn activation(&mut self, operand: usize) -> Result<Value, ExportError> {
-        let (x, id) = (self.operand(operand)?, self.node.inputs[operand]);
+        let x = self.operand(operand)?;
+        let id = self.node.inputs[operand];
         let Some(&Rounding { scale, zero }) = self.roundings.get(&id) else { return Ok(x) };
         if let Some(value) = self.rounded.get(&id) {
             return Ok(value.clone());

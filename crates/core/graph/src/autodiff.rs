@@ -177,7 +177,8 @@ mod tests {
         let graph = &mut forward.graph;
         graph.nodes.iter_mut().filter(|node| node.op.name() == "relu").for_each(|node| node.op = op.clone());
         let outputs = vec![graph.add_activation("probabilities", graph.shape(forward.logits).clone())];
-        let (op, inputs) = (CrossEntropy { scale: 1.0, smoothing: 0.0 }.into(), vec![forward.logits, forward.labels]);
+        let op = CrossEntropy { scale: 1.0, smoothing: 0.0 }.into();
+        let inputs = vec![forward.logits, forward.labels];
         graph.nodes.push(Node { op, inputs, outputs, phase: Phase::Loss, layer: "loss".into() });
         (forward.graph.clone(), forward.graph.nodes.len() - 1)
     }

@@ -84,7 +84,8 @@ impl Builder {
         graph.add_value("labels", [batch].into(), DType::I32, Role::Input);
         graph.add_value("sample_indices", [batch].into(), DType::I64, Role::Input);
         let filters = FilterOrder::default();
-        let (phase, layer) = (Phase::Forward, "input".into());
+        let phase = Phase::Forward;
+        let layer = "input".into();
         let state = BuilderState {
             graph,
             mode,
@@ -143,7 +144,8 @@ impl Builder {
         }
         let shape = state.graph.shape(logits.id);
         if **shape != [self.batch, classes] {
-            let (place, shape) = (logits.place("the loss"), shape.clone());
+            let place = logits.place("the loss");
+            let shape = shape.clone();
             let reason = format!("the model must end in [{},{classes}], one logit per class or output", self.batch);
             return Err(GraphError::Shape { place, shape, reason });
         }

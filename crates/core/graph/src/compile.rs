@@ -122,7 +122,8 @@ impl Target<'_> {
         let builder = Builder::new(options.batch, options.size, Mode::Evaluate, options.seed);
         let classes = features(builder.pixels(&options.mean, &options.std)).shape().last();
         // They are not what the loss of labels or numbers compares with an image's own.
-        let (target, loss) = (TargetKind::Class, Loss::default());
+        let target = TargetKind::Class;
+        let loss = Loss::default();
         let options = CompileOptions { classes, target, loss, metrics: Vec::new(), ..options.clone() };
         self.compile_evaluation(&features, &options)
     }
@@ -431,7 +432,8 @@ mod tests {
             forward.graph.add_value("lost", [4].into(), DType::F32, role);
             let state = state_tensors(&forward.graph, &[]);
             let state: Vec<StateTensor> = state.into_iter().filter(|tensor| tensor.name != "lost").collect();
-            let (found, name) = (evaluation_plan(forward, &options(1), &state), "lost".into());
+            let found = evaluation_plan(forward, &options(1), &state);
+            let name = "lost".into();
             assert_eq!(found.unwrap_err(), GraphError::Unplaced { name, arena });
         };
         check(Role::Carried, Arena::Gradients);

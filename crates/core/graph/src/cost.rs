@@ -145,7 +145,9 @@ mod tests {
     fn the_matmuls_of_attention() {
         let plan = plan(&|x| x.conv2d("qkv", Conv::new(12, 1)).tokens().attention(2).mean_tokens().linear("fc", 10));
         // 2 samples of 16 tokens with 4 channels of each kind.
-        let (matmul, token, sums) = (2 * 2 * 16 * 16 * 4, 2 * 16 * 4, 2 * 2 * 16);
+        let matmul = 2 * 2 * 16 * 16 * 4;
+        let token = 2 * 16 * 4;
+        let sums = 2 * 2 * 16;
         check(&plan, "attention", (2 * matmul, 4 * (4 * token + sums)));
         check(&plan, "attention_backward", (5 * matmul, 4 * (8 * token + sums)));
     }

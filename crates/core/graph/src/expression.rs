@@ -131,7 +131,8 @@ impl Expression {
     pub fn softplus(&self) -> Expression {
         // At 0 the limit has no part in the gradient, which is that of either side.
         let tail = |x: &Expression| (1.0 + x.minimum(0.0).exp()).log();
-        let (above, below) = (self + tail(&-self), tail(self));
+        let above = self + tail(&-self);
+        let below = tail(self);
         Expression::where_above(self, 0.0, above, below)
     }
 

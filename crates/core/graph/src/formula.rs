@@ -89,7 +89,9 @@ impl Formula {
             term.map(|&operand| last_use[operand] = step);
         }
         self.results.iter().for_each(|&result| last_use[result] = usize::MAX);
-        let (mut registers, mut free, mut count) = (Vec::<usize>::new(), Vec::new(), 0);
+        let mut registers = Vec::<usize>::new();
+        let mut free = Vec::new();
+        let mut count = 0;
         for (step, term) in self.steps.iter().enumerate() {
             term.map(|&operand| {
                 if last_use[operand] == step && !free.contains(&registers[operand]) {
@@ -137,7 +139,8 @@ pub(crate) fn gradients(
     found[formula.results[0]] = Some(dy.clone());
     for (step, term) in formula.steps.iter().enumerate().rev() {
         let Some(dy) = found[step].take().filter(|_| wants[step]) else { continue };
-        let (y, of) = (&values[step], |operand: usize| &values[operand]);
+        let y = &values[step];
+        let of = |operand: usize| &values[operand];
         let mut give = |operand: usize, gradient: Expression| {
             if wants[operand] {
                 let earlier = found[operand].take();

@@ -72,7 +72,9 @@ impl Init {
             let taps = height * width;
             let middle = height / 2 * width + width / 2;
             for (element, value) in (first..).step_by(stride).zip(values) {
-                let (output, input, tap) = (element / taps / inputs, element / taps % inputs, element % taps);
+                let output = element / taps / inputs;
+                let input = element / taps % inputs;
+                let tap = element % taps;
                 if output < inputs {
                     *value = f32::from(output == input && tap == middle);
                 }

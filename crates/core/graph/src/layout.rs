@@ -156,7 +156,8 @@ mod tests {
             }
         };
         // [h=1,w=1,i=2,o=4] of 2x3 taps: stored ((1*3+1)*5+2)*7+4 is torch ((4*5+2)*2+1)*3+1.
-        let (stored, torch) = (((3 + 1) * 5 + 2) * 7 + 4, ((4 * 5 + 2) * 2 + 1) * 3 + 1);
+        let stored = ((3 + 1) * 5 + 2) * 7 + 4;
+        let torch = ((4 * 5 + 2) * 2 + 1) * 3 + 1;
         check(Layout::Convolution(FilterOrder::Hwio), [2, 3, 5, 7].into(), [7, 5, 2, 3].into(), (stored, torch));
         // The same element as [o=4,h=1,w=1,i=2].
         let stored = ((4 * 2 + 1) * 3 + 1) * 5 + 2;

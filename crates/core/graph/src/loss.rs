@@ -70,7 +70,8 @@ pub(crate) fn add_loss(
             Ok(cross_entropy(forward, scale, *smoothing))
         }
         Loss::CrossEntropy { smoothing, weights } => {
-            let (smoothing, weights) = (*smoothing, weights.clone());
+            let smoothing = *smoothing;
+            let weights = weights.clone();
             let function = PerSample::new(move |logits: Tensor, targets: Tensor| {
                 let smoothed = targets.affine(1.0 - smoothing, smoothing / logits.shape().last() as f32);
                 let weighted = if weights.is_empty() { smoothed } else { smoothed.scale_classes(&weights) };

@@ -34,7 +34,8 @@ pub fn softmax_focal(logits: Tensor, targets: Tensor, gamma: f32) -> Tensor {
 /// factor of the label in `positive_weights` (`pos_weight`), if there are any.
 pub fn binary_cross_entropy(logits: Tensor, targets: Tensor, positive_weights: Option<&[f32]>) -> Tensor {
     let [x, y, positive] = Expression::operands();
-    let (hit, miss) = ((-&x).softplus(), x.softplus());
+    let hit = (-&x).softplus();
+    let miss = x.softplus();
     match positive_weights {
         None => logits.pointwise(&(&y * hit + (1.0 - &y) * miss), &[targets]),
         Some(weights) => {
@@ -90,7 +91,8 @@ pub fn asymmetric(logits: Tensor, targets: Tensor, settings: Asymmetric) -> Tens
     const SMALLEST: f32 = 1e-8;
     let Asymmetric { gamma_positive, gamma_negative, clip } = settings;
     let [x, y] = Expression::operands();
-    let (p, not_p) = (x.sigmoid(), (-&x).sigmoid());
+    let p = x.sigmoid();
+    let not_p = (-&x).sigmoid();
     let hit = focus(&not_p, gamma_positive) * p.maximum(SMALLEST).log();
     let shifted = (&not_p + clip).minimum(1.0);
     let miss = focus(&(&p - clip), gamma_negative) * shifted.maximum(SMALLEST).log();

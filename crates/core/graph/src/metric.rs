@@ -198,7 +198,8 @@ mod tests {
     fn plans_keep_the_order_of_the_options() {
         let metrics = vec![own("a", label_logit), Metric::GradientNorm, Metric::Top(5), own("b", label_logit)];
         let plans = compile(&net, &options(metrics)).unwrap();
-        let (train, sample) = (plans.train.unwrap(), |name| (name, Per::Sample, "sample_sum"));
+        let train = plans.train.unwrap();
+        let sample = |name| (name, Per::Sample, "sample_sum");
         check(&train, &[sample("a"), ("gradient_norm", Per::Step, "gradient_norm"), sample("top5"), sample("b")]);
         check(&plans.evaluate, &[sample("a"), sample("top5"), sample("b")]);
         // The losses of two shards, the hits, three per-sample metrics, and two requests.

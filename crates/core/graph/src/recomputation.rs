@@ -54,7 +54,9 @@ pub struct Recomputed {
 /// One line of the plan's text.
 impl fmt::Display for Recomputed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (layers, [bytes, fewer], [flops, more]) = (self.layers.join(" "), self.bytes, self.flops);
+        let layers = self.layers.join(" ");
+        let [bytes, fewer] = self.bytes;
+        let [flops, more] = self.flops;
         write!(f, "recompute {} of {} blocks, ", self.layers.len(), self.blocks)?;
         write!(f, "{bytes} -> {fewer} bytes, {flops} -> {more} flops: {layers}")
     }
@@ -167,7 +169,9 @@ impl Estimate {
         }
         let backward = nodes.partition_point(|node| node.phase < Phase::Backward);
         let producers = producers(plan);
-        let (mut bytes, mut work, mut spans) = (vec![0; count], vec![0; count], Vec::new());
+        let mut bytes = vec![0; count];
+        let mut work = vec![0; count];
+        let mut spans = Vec::new();
         for block in 0..count {
             let of_block = |id: &ValueId| blocks.of(*id) == Some(block);
             let touches = |at: &usize| nodes[*at].inputs.iter().chain(&nodes[*at].outputs).any(&of_block);
@@ -181,7 +185,8 @@ impl Estimate {
             work[block] = cost.flops + cost.bytes;
             spans.push(last + 1..first);
         }
-        let (mut peaks, mut now) = (vec![0; count + 1], 0);
+        let mut peaks = vec![0; count + 1];
+        let mut now = 0;
         for (at, change) in changes[..nodes.len()].iter().enumerate() {
             now += change;
             let depth = spans.iter().filter(|span| span.contains(&at)).count();
@@ -193,7 +198,8 @@ impl Estimate {
     /// Choices with their peaks, from the least work to the most. The last one is of all blocks.
     fn choices(&self) -> Vec<(Vec<bool>, usize)> {
         let all = vec![true; self.bytes.len()];
-        let (least, most) = (self.peak(&all), self.peak(&vec![false; all.len()]));
+        let least = self.peak(&all);
+        let most = self.peak(&vec![false; all.len()]);
         let peaks = (0..PEAKS).rev().map(|part| least + (most - least) * part / PEAKS);
         let mut choices: Vec<Vec<bool>> = peaks.filter_map(|peak| self.choice(peak)).chain([all]).collect();
         choices.sort_by_key(|chosen| self.work_of(chosen));
@@ -223,10 +229,12 @@ impl Estimate {
         // The least work by the bytes that are kept, in steps, and for each block whether the last one of these was kept.
         let mut least: Vec<Option<u64>> = vec![None; LEVELS + self.bytes.len() + 1];
         least[0] = Some(0);
-        let (mut all, mut table) = (0, Vec::new());
+        let mut all = 0;
+        let mut table = Vec::new();
         for (block, &bytes) in self.bytes.iter().enumerate() {
-            let (kept, mut next, mut is_kept) =
-                (bytes.div_ceil(step), vec![None; least.len()], vec![false; least.len()]);
+            let kept = bytes.div_ceil(step);
+            let mut next = vec![None; least.len()];
+            let mut is_kept = vec![false; least.len()];
             all += bytes;
             // What may be kept of the blocks so far.
             let most = (peak + all).checked_sub(self.peaks[block + 1])? / step;

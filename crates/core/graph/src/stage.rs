@@ -156,7 +156,9 @@ pub struct Stage {
 
 impl Stage {
     pub(crate) fn of(cut: &StageCut) -> Self {
-        let (index, count, schedule) = (cut.index, cut.count(), cut.schedule);
+        let index = cut.index;
+        let count = cut.count();
+        let schedule = cut.schedule;
         Stage { index, count, schedule, actions: schedule.actions(index, count, cut.micro_batches) }
     }
 

@@ -33,7 +33,8 @@ impl Window {
     pub(crate) fn same(self, size: [usize; 2]) -> Window {
         let padding = [0, 1].map(|axis| {
             // A kernel or a stride of 0 is refused where the window is used.
-            let (stride, span) = (self.stride[axis].max(1), self.span(axis).unwrap_or(0));
+            let stride = self.stride[axis].max(1);
+            let span = self.span(axis).unwrap_or(0);
             let last = size[axis].div_ceil(stride).saturating_sub(1) * stride;
             let total = last.saturating_add(span).saturating_sub(size[axis]);
             [total / 2, total.div_ceil(2)]

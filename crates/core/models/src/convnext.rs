@@ -88,7 +88,8 @@ impl ConvNext {
         let conv = |width: usize, stride: usize| Conv::new(width, stride).stride(stride).normal(STD);
         let (mut x, mut place) = (x, 0);
         for (stage, (&blocks, &width)) in self.blocks.iter().zip(&self.widths).enumerate() {
-            let (before, within) = (2 * stage, 2 * stage + 1);
+            let before = 2 * stage;
+            let within = 2 * stage + 1;
             x = match stage {
                 0 => x.conv2d("features.0.0", conv(width, 4)).layer_norm("features.0.1", EPSILON),
                 _ => x

@@ -82,7 +82,8 @@ impl EfficientNet {
 
     /// Images to logits.
     pub fn forward(&self, x: Tensor, classes: usize) -> Tensor {
-        let (norm, rate) = (BatchNorm::new(), x.drop_path_rate(self.drop_path));
+        let norm = BatchNorm::new();
+        let rate = x.drop_path_rate(self.drop_path);
         let scaled = |planes: usize| channels(planes as f64 * self.width);
         let blocks = |blocks: usize| (blocks as f64 * self.depth).ceil() as usize;
         let total: usize = STAGES.iter().map(|stage| blocks(stage.4)).sum();

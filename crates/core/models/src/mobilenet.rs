@@ -83,7 +83,8 @@ fn inverted_residual(x: Tensor, name: &str, expansion: usize, outputs: usize, st
     let inputs = x.shape().last();
     let hidden = inputs * expansion;
     let part = |index: usize| [format!("{name}.{index}.0"), format!("{name}.{index}.1")];
-    let (mut y, mut index) = (x.clone(), 0);
+    let mut y = x.clone();
+    let mut index = 0;
     if expansion != 1 {
         let [conv, norm] = part(index);
         y = conv_norm(y, &conv, &norm, Conv::new(hidden, 1)).relu6();

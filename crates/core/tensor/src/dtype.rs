@@ -121,7 +121,8 @@ mod tests {
         // Between every two positive neighbours, from zero to the largest; f32 has more than four further bits.
         let check = |largest: u16, value: fn(u16) -> f32, nearest: fn(f32) -> u16| {
             for bits in 0..largest {
-                let (low, high) = (value(bits), value(bits + 1));
+                let low = value(bits);
+                let high = value(bits + 1);
                 for (sixteenths, expected) in [(7.0, bits), (8.0, bits + (bits & 1)), (9.0, bits + 1)] {
                     let between = low + (high - low) * (sixteenths / 16.0);
                     assert!(low < between && between < high);
@@ -146,10 +147,12 @@ mod tests {
     #[test]
     fn every_value_is_exact_in_f32() {
         for bits in 0..=u16::MAX {
-            let (brain, half) = (Bf16::from_bits(bits).to_f32(), F16::from_bits(bits).to_f32());
+            let brain = Bf16::from_bits(bits).to_f32();
+            let half = F16::from_bits(bits).to_f32();
             assert!(brain.is_nan() || brain.to_bits() == u32::from(bits) << 16, "{bits:#x}: {brain}");
             assert!(brain.is_nan() || Bf16::from_f32(brain).to_bits() == bits, "{bits:#x}");
-            let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 0x3ff));
+            let exponent = i32::from(bits >> 10 & 31);
+            let fraction = f64::from(bits & 0x3ff);
             let size = match exponent {
                 0 => fraction * 2f64.powi(-24),
                 31 if fraction == 0.0 => f64::INFINITY,

@@ -157,7 +157,8 @@ mod tests {
         // What each rank meets; whether it fails alone, and after the exchange.
         let check = |met: [&str; 2], limit: Option<usize>, alone: [bool; 2], expected: Option<&str>| {
             let ranks = Group::threads(2).unwrap().into_iter().map(|group| {
-                let (met, alone) = (samples(met[group.rank()]), alone[group.rank()]);
+                let met = samples(met[group.rank()]);
+                let alone = alone[group.rank()];
                 std::thread::spawn(move || {
                     let mut bad = BadSamples::default().limited(limit);
                     bad.meet(&met);

@@ -22,7 +22,8 @@ const SHEET: usize = 16;
 
 /// The number of training and validation samples of each class, as SVG.
 pub fn draw_classes(data: &TrainingData) -> String {
-    let (train, validation) = (data.class_counts(data.train.as_ref()), data.class_counts(data.validation.as_ref()));
+    let train = data.class_counts(data.train.as_ref());
+    let validation = data.class_counts(data.validation.as_ref());
     let classes = data.classes.iter().zip(train).zip(validation);
     let classes: Vec<_> = classes.map(|((name, train), validation)| (name.clone(), train, validation)).collect();
     class_distribution("class distribution", &classes)
@@ -96,7 +97,8 @@ impl Sheet {
     fn start(&mut self) -> Result<(), TrainError> {
         self.is_full = true;
         let staging = self.staging.clone();
-        let (path, size) = (self.path.clone(), self.size);
+        let path = self.path.clone();
+        let size = self.size;
         let images = std::mem::take(&mut self.images);
         let draw = move || {
             write(&staging, &path, &draw_sheet(size, &images)?)?;

@@ -132,7 +132,9 @@ impl Classifier {
                 format!("{origin} predicts {target} of an image, not its class: use the program that trained it");
             TrainError::Weights(reason)
         })?;
-        let (size, resize, grayscale) = (meta.size, meta.resize, meta.mean.len() == 1);
+        let size = meta.size;
+        let resize = meta.resize;
+        let grayscale = meta.mean.len() == 1;
         let resampling = configuration.train.interpolation.unwrap_or_default();
         let transform = EvalTransform { size, resize, grayscale, resampling };
         transform.check().map_err(|error| TrainError::Weights(format!("{origin}: {error}")))?;
@@ -287,7 +289,8 @@ impl Classifier {
     /// The plans for batches of `batch`, by the algorithms of a tuned run.
     fn plans(&self, model: &ModelFn, device: &dyn Device, batch: usize) -> Result<Plans, TrainError> {
         self.require_classes()?;
-        let (options, classes) = (self.options(batch), self.classes.len());
+        let options = self.options(batch);
+        let classes = self.classes.len();
         let plans = device.target().compile_evaluation(&|x| model(x, classes), &options)?;
         Ok(self.choose(plans))
     }

@@ -96,10 +96,12 @@ pub(crate) fn evaluate_crops(
     while let Some(evaluated) = batches.next(program)? {
         callbacks.on_bad_samples(&bad.meet(&evaluated.unreadable))?;
         let classes = evaluated.logits.len() / evaluated.labels.len();
-        let (mut metrics, mut samples) = (StepMetrics::default(), 0);
+        let mut metrics = StepMetrics::default();
+        let mut samples = 0;
         for place in evaluated.places() {
             samples += 1;
-            let (logits, label) = (&evaluated.logits[place * classes..][..classes], evaluated.labels[place] as usize);
+            let logits = &evaluated.logits[place * classes..][..classes];
+            let label = evaluated.labels[place] as usize;
             metrics.loss += cross_entropy(logits, label);
             metrics.correct += u64::from(largest(logits) == Some(label));
         }

@@ -178,7 +178,8 @@ impl Engine {
     }
 
     fn run(&mut self, phases: &[Phase], learning_rate: f64) -> Result<Ticket, TrainError> {
-        let (first, last) = (phases[0], phases[phases.len() - 1]);
+        let first = phases[0];
+        let last = phases[phases.len() - 1];
         if first != self.next {
             return Err(TrainError::Order { called: first.name(), expected: self.next.name() });
         }

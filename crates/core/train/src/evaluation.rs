@@ -52,7 +52,8 @@ pub fn evaluate_keeping(
 ) -> Result<Evaluation, TrainError> {
     let pass = Pass::begin(total, group, position).keeping(kept);
     // A list with only this callback has no requests to stop, except from the callback, and those do not end validation.
-    let (mut callbacks, mut bad) = (Callbacks::one(callback), BadSamples::default());
+    let mut callbacks = Callbacks::one(callback);
+    let mut bad = BadSamples::default();
     if loader.crops() == 1 {
         return evaluate_until(program, loader, &pass, &mut callbacks, &mut bad).map(|(found, _)| found);
     }
@@ -96,7 +97,8 @@ pub(crate) fn evaluate_until(
         }
         // Logits are those of the batch last submitted, so they are read before the next one, which is ready by now.
         count_last(program, &mut tally, in_flight.as_ref())?;
-        let (labels, samples) = (batch.labels.clone(), if counts { batch.valid as u64 } else { 0 });
+        let labels = batch.labels.clone();
+        let samples = if counts { batch.valid as u64 } else { 0 };
         let indices = batch.indices.clone();
         let ticket = submit(program, batch, pass.position.epoch)?;
         if let Some(earlier) = in_flight.replace(SubmittedBatch { ticket, labels, indices, samples }) {
@@ -151,7 +153,8 @@ pub fn predict(
     task: &dyn Task,
 ) -> Result<Vec<Vec<f64>>, TrainError> {
     let mut rows: Vec<Vec<f64>> = vec![Vec::new(); total];
-    let (outputs, values) = (program.plans().evaluate.classes, targets_of_a_sample(program));
+    let outputs = program.plans().evaluate.classes;
+    let values = targets_of_a_sample(program);
     let width = task.decode(&vec![0.0; outputs]).len();
     for batch in loader.pass() {
         let mut batch = batch?;

@@ -44,7 +44,8 @@ impl Head {
     /// The head of the lowest validation loss for these features of the training and of the validation part. In both losses the images of
     /// a class count as much as its weight says.
     pub fn fit(train: &Features, validation: &Features, weights: &[f32]) -> Self {
-        let (scale, classes) = (Scale::of(train), weights.len());
+        let scale = Scale::of(train);
+        let classes = weights.len();
         let [train, validation] = [train, validation].map(|features| Problem::new(features, &scale, weights));
         let mut best: Option<(f64, f64, Vec<f64>)> = None;
         let mut weights = vec![0.0; classes * (train.width + 1)];
@@ -92,7 +93,8 @@ impl Scale {
 
     /// The weights and biases for features that are not scaled.
     fn undo(&self, weights: &[f64], width: usize) -> (Vec<f32>, Vec<f32>) {
-        let (mut weight, mut bias) = (Vec::with_capacity(weights.len()), Vec::new());
+        let mut weight = Vec::with_capacity(weights.len());
+        let mut bias = Vec::new();
         for row in weights.chunks_exact(width + 1) {
             let unscaled: Vec<f64> = row[..width].iter().map(|weight| weight * self.factor).collect();
             let shift: f64 = unscaled.iter().zip(&self.mean).map(|(weight, mean)| weight * mean).sum();
@@ -115,7 +117,8 @@ struct Problem {
 
 impl Problem {
     fn new(features: &Features, scale: &Scale, weights: &[f32]) -> Self {
-        let (mut rows, mut labels) = (Vec::with_capacity(features.values.len()), Vec::new());
+        let mut rows = Vec::with_capacity(features.values.len());
+        let mut labels = Vec::new();
         for (row, label) in features.rows() {
             let scaled = row.iter().zip(&scale.mean);
             rows.extend(scaled.map(|(value, mean)| ((f64::from(*value) - mean) * scale.factor) as f32));
@@ -349,7 +352,8 @@ mod tests {
             gradient.push(loss);
             (gradient, correct)
         };
-        let ((weighted, correct), (copied, _)) = (found(&features, &[0.5, 1.5]), found(&copies, &[1.0; 2]));
+        let (weighted, correct) = found(&features, &[0.5, 1.5]);
+        let (copied, _) = found(&copies, &[1.0; 2]);
         // Sums over rows are f32.
         weighted.iter().zip(copied).for_each(|(a, b)| assert!((a - b).abs() < 1e-5 * (1.0 + b.abs()), "{a} {b}"));
         assert_eq!(correct, found(&features, &[1.0; 2]).1, "hits have no weights");

@@ -63,7 +63,8 @@ mod tests {
     #[test]
     fn repetitions_have_indices_of_their_own() {
         let check = |sampler: Sampler, different: usize| {
-            let (pool, sharding) = (DecodePool::new(1).unwrap(), Sharding::one(0, 1, 5));
+            let pool = DecodePool::new(1).unwrap();
+            let sharding = Sharding::one(0, 1, 5);
             let (grey, transform) = (Arc::new(Grey), TrainTransform::empty(4));
             let loader = TrainLoader::with_sampler(&pool, grey, transform, sharding, 7, sampler).unwrap();
             let (mut own, mut samples) = (BTreeSet::new(), BTreeSet::new());

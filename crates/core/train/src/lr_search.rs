@@ -91,7 +91,8 @@ struct Line {
 
 impl Line {
     fn through(points: &[LrPoint]) -> Self {
-        let (count, middle) = (points.len() as f64, points.len() / 2);
+        let count = points.len() as f64;
+        let middle = points.len() / 2;
         let mean = points.iter().map(|point| point.loss).sum::<f64>() / count;
         let places =
             || points.iter().enumerate().map(|(place, point)| (place as f64 - middle as f64, point.loss - mean));
@@ -130,7 +131,8 @@ mod tests {
         // It falls from 2 to 1 about 1e-3, and rises again from 0.1 on.
         let falls = |rate: f64| 2.0 - 1.0 / (1.0 + (-3.0 * (rate.log10() + 3.0)).exp()) + (rate / 0.1).powi(4);
         let found = search(falls);
-        let (last, steepest) = (found.points[found.points.len() - 1].learning_rate, found.steepest().unwrap());
+        let last = found.points[found.points.len() - 1].learning_rate;
+        let steepest = found.steepest().unwrap();
         assert!(found.diverged && (0.1..1.0).contains(&last), "{last}");
         assert!((6e-4..1.7e-3).contains(&steepest), "{steepest}");
         // Neither by noise nor by what follows a spike.

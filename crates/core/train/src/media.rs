@@ -49,7 +49,9 @@ impl Histogram {
 
     /// The upper limit of each bin.
     pub fn limits(&self) -> impl Iterator<Item = f64> {
-        let (min, width, bins) = (self.min, self.max - self.min, self.counts.len() as f64);
+        let min = self.min;
+        let width = self.max - self.min;
+        let bins = self.counts.len() as f64;
         (1..=self.counts.len()).map(move |bin| min + width * (bin as f64 / bins))
     }
 }

@@ -184,7 +184,8 @@ fn shortages(needs: &[Need]) -> impl Iterator<Item = Shortage> {
         let ranks: Vec<&Need> = needs.iter().filter(|need| need.machine == first.machine).collect();
         let sum = |part: fn(&Need) -> i64| ranks.iter().map(|need| part(need)).fold(0, i64::saturating_add);
         let tightest = ranks.iter().filter(|need| need.free >= 0).min_by_key(|need| need.free)?;
-        let (needed, free) = (sum(|need| need.peak), tightest.free.saturating_add(sum(|need| need.resident)));
+        let needed = sum(|need| need.peak);
+        let free = tightest.free.saturating_add(sum(|need| need.resident));
         (needed > free).then_some(Shortage { ranks: ranks.len(), needed, free, limited: tightest.limited })
     })
 }
@@ -199,7 +200,8 @@ pub(crate) fn excess(
     batches: usize,
     process: &ProcessMemory,
 ) -> Result<usize, TrainError> {
-    let (program, free) = (program_memory(device, plans, hosting)?, device.free_memory()?);
+    let program = program_memory(device, plans, hosting)?;
+    let free = device.free_memory()?;
     let memory = RankMemory::new(program, free.is_some(), batches, process);
     let needs = gather(group, memory.total(), process.own_resident())?;
     let of_machines = shortages(&needs).map(|short| (short.needed - short.free) as usize / short.ranks + 1);

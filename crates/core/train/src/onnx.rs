@@ -34,7 +34,8 @@ impl Classifier {
         to_onnx: impl FnOnce(&Forward, &[Weights], &Outputs) -> Result<Graph, ExportError>,
     ) -> Result<Graph, TrainError> {
         self.require_classes()?;
-        let (options, classes) = (self.options(1), self.classes.len());
+        let options = self.options(1);
+        let classes = self.classes.len();
         let builder = Builder::new(options.batch, options.size, Mode::Evaluate, options.seed);
         let logits = model(builder.pixels(&options.mean, &options.std), classes);
         let forward = builder.finish(&logits, classes)?;

@@ -124,7 +124,8 @@ impl Stopwatch {
 
     /// Does work of the device.
     pub fn device<T>(&mut self, group: Option<&Group>, work: impl FnOnce() -> T) -> T {
-        let (began, ranks) = (Instant::now(), waited(group));
+        let began = Instant::now();
+        let ranks = waited(group);
         let result = work();
         self.device += began.elapsed();
         self.device_ranks += waited(group) - ranks;
@@ -135,7 +136,8 @@ impl Stopwatch {
     pub fn lap(&mut self, data: Duration, group: Option<&Group>) -> Pace {
         let lap = std::mem::replace(self, Stopwatch::start(data, group));
         let total = (self.began - lap.began).as_secs_f64();
-        let (data, ranks) = ((self.data - lap.data).as_secs_f64(), (self.ranks - lap.ranks).as_secs_f64());
+        let data = (self.data - lap.data).as_secs_f64();
+        let ranks = (self.ranks - lap.ranks).as_secs_f64();
         let compute = lap.device.saturating_sub(lap.device_ranks).as_secs_f64();
         Pace { data, compute, other: (total - data - compute - ranks).max(0.0), ranks }
     }
@@ -251,9 +253,11 @@ impl Paces {
         };
         let own = scaled(Pace::own);
         let slowest = (0..own.len()).max_by(|&a, &b| own[a].total_cmp(&own[b]))?;
-        let (rank, total) = (&self.ranks[slowest], paces[slowest].total());
+        let rank = &self.ranks[slowest];
+        let total = paces[slowest].total();
         let others = median_without(&own, slowest)?;
-        let (times, waited) = (own[slowest] / others, (own[slowest] - others) * rank.shards / total);
+        let times = own[slowest] / others;
+        let waited = (own[slowest] - others) * rank.shards / total;
         if !(total >= SECONDS && times >= MATTERS.0 && waited >= MATTERS.1) {
             return None;
         }
@@ -347,7 +351,8 @@ mod tests {
     fn ranks_wait_for_one_that_comes_late() {
         let ranks = Group::threads(2).unwrap().into_iter().map(|group| {
             std::thread::spawn(move || {
-                let (group, began) = (Some(&group), Instant::now());
+                let group = Some(&group);
+                let began = Instant::now();
                 let mut stopwatch = Stopwatch::start(Duration::ZERO, group);
                 let late = group.is_some_and(|group| group.rank() == 1);
                 while late && began.elapsed() < Duration::from_millis(50) {

@@ -153,7 +153,8 @@ fn residuals(plans: &Plans, group: &Group) -> usize {
 
 /// What a checkpoint has of residuals that does not fit this run, in which they begin at zero then: a line for people.
 pub(crate) fn lost_residuals(plans: &Plans, group: Option<&Group>, checkpoint: &CheckpointFile) -> Option<String> {
-    let (saved, now) = (saved_residuals(checkpoint), group.map_or(0, |group| residuals(plans, group)));
+    let saved = saved_residuals(checkpoint);
+    let now = group.map_or(0, |group| residuals(plans, group));
     match (saved, now) {
         _ if saved == now => None,
         (0, _) => Some("what compressing gradients has lost is not in the checkpoint; it begins at 0".to_owned()),

@@ -56,7 +56,8 @@ impl Objective {
     /// is set although the objective has a task or a loss of its own.
     pub fn of_data(&self, data: &TrainingData, config: &TrainConfig) -> Result<Self, TrainError> {
         if self.task.is_some() || self.loss.is_some() {
-            let (run, default) = (RunConfig { train: config.clone(), ..RunConfig::default() }, RunConfig::default());
+            let run = RunConfig { train: config.clone(), ..RunConfig::default() };
+            let default = RunConfig::default();
             let is_custom = self.task.as_ref().is_some_and(|task| matches!(task.loss(config), Loss::Custom(_)));
             let smoothing = is_custom.then_some("label_smoothing");
             let mut given = ["loss", "focal_gamma", "huber_delta", "class_weights"].into_iter().chain(smoothing);
@@ -196,7 +197,8 @@ pub fn compile_parts(
     }
     let stage = |index| {
         let begins = config.stages.clone();
-        let (micro_batches, schedule) = (config.micro_batches(), config.schedule_stages.into());
+        let micro_batches = config.micro_batches();
+        let schedule = config.schedule_stages.into();
         let stage = Some(StageCut { begins, index, micro_batches, schedule });
         compile(CompileOptions { stage, ..whole.clone() })
     };

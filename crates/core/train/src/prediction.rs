@@ -94,7 +94,8 @@ impl Classifier {
         mut each: impl FnMut(String, &[f64]),
     ) -> Result<(), TrainError> {
         let plan = &program.plans().evaluate;
-        let (batch, bytes) = (plan.batch, plan.image().into_iter().product::<usize>());
+        let batch = plan.batch;
+        let bytes = plan.image().into_iter().product::<usize>();
         let mut resizer = Resizer::default();
         for (number, chunk) in images.chunks(batch).enumerate() {
             let first = number * batch;
@@ -213,7 +214,8 @@ impl Classifier {
 fn logits(program: &mut dyn Program, images: Vec<u8>) -> Result<Vec<f64>, TrainError> {
     let batch = program.plans().evaluate.batch;
     let targets = vec![0.0; batch * targets_of_a_sample(program)];
-    let (labels, sample_indices) = (vec![-1; batch], vec![0; batch]);
+    let labels = vec![-1; batch];
+    let sample_indices = vec![0; batch];
     let images = HostBatch { images, labels, targets, sample_indices, ..HostBatch::default() };
     let ticket =
         program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &StepInputs::evaluation(images.into()))?;

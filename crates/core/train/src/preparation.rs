@@ -268,7 +268,8 @@ mod tests {
         let distributed = Sampler::Distributed { drop_last: false };
         check(&[("sampler", "distributed"), ("balance", "classes")], distributed);
         check(&[("shuffle", "block")], Sampler::Shuffle);
-        let (archives, parquet) = (|| Blocky { has: true, prefers: false }, || Blocky { has: true, prefers: true });
+        let archives = || Blocky { has: true, prefers: false };
+        let parquet = || Blocky { has: true, prefers: true };
         for (settings, in_archives, in_parquet) in [
             (&[][..], Sampler::Shuffle, Sampler::Blocks),
             (&[("shuffle", "block")], Sampler::Blocks, Sampler::Blocks),

@@ -56,7 +56,8 @@ impl Preprocessing {
         let TrainConfig { exif_transpose, interpolation, .. } = RunConfig::from_toml(&meta.configuration)?.train;
         let interpolation = interpolation.unwrap_or_default();
         let CheckpointMeta { model, classes, size, resize, mean, std, .. } = meta.clone();
-        let (is_grey, mut imports) = (mean.len() == 1, "from torchvision import transforms".to_owned());
+        let is_grey = mean.len() == 1;
+        let mut imports = "from torchvision import transforms".to_owned();
         let mut steps = Vec::new();
         if exif_transpose {
             imports.insert_str(0, "from PIL import ImageOps\n");
@@ -73,7 +74,8 @@ impl Preprocessing {
         steps.push(format!("Normalize(mean={mean:?}, std={std:?})"));
         let steps: String = steps.iter().map(|step| format!("    transforms.{step},\n")).collect();
         let transform = format!("transforms.Compose([\n{steps}])");
-        let (channels, crop) = (mean.len(), size);
+        let channels = mean.len();
+        let crop = size;
         Ok(Preprocessing {
             target_statistics: meta.statistics.clone(),
             model,
@@ -118,8 +120,8 @@ mod tests {
     fn transforms_in_python() {
         let check = |channels: usize, exif: bool, more: &str, imports: &str, expected: &[&str]| {
             let configuration = format!("exif_transpose = {exif}\n{more}");
-            let (mean, std) =
-                (vec![0.485, 0.456, 1e-7][..channels].to_vec(), vec![0.229, 0.224, 1.0][..channels].to_vec());
+            let mean = vec![0.485, 0.456, 1e-7][..channels].to_vec();
+            let std = vec![0.229, 0.224, 1.0][..channels].to_vec();
             let meta = CheckpointMeta { size: 224, resize: 256, mean, std, configuration, ..CheckpointMeta::default() };
             let found = Preprocessing::of(&meta).unwrap();
             let steps: String = expected.iter().map(|step| format!("    transforms.{step},\n")).collect();

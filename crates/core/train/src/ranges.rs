@@ -29,11 +29,13 @@ impl Classifier {
         let all = images.len() as u64;
         let loader = EvalLoader::new(pool, images, self.transform.clone(), Sharding::one(0, 1, BATCH))?;
         let loader = loader.skip_unreadable(true);
-        let (options, classes) = (self.options(BATCH), self.classes.len());
+        let options = self.options(BATCH);
+        let classes = self.classes.len();
         let plans = device.target().compile_calibration(&|x| model(x, classes), &options)?;
         let mut program = self.with_weights(plans, device)?;
         let count = program.plans().evaluate.kept.len();
-        let (mut sums, mut read) = (vec![[0.0; 2]; count], 0);
+        let mut sums = vec![[0.0; 2]; count];
+        let mut read = 0;
         for batch in loader.pass() {
             let mut batch = batch.map_err(TrainError::of_batch)?;
             let places: Vec<usize> = batch.places().collect();

@@ -67,7 +67,8 @@ pub(crate) fn rescheduled(
     // The epoch of the last step so far.
     let last = if position.samples == 0 { position.epoch.checked_sub(1)? } else { position.epoch };
     let rate = |config: &TrainConfig, epoch: u64| short(LrSchedule::new(config, shards).learning_rate(epoch as f64));
-    let (before, now) = (rate(&earlier, last), rate(config, position.epoch));
+    let before = rate(&earlier, last);
+    let now = rate(config, position.epoch);
     let from = epochs.from.as_deref()?;
     Some(format!("the {curve} now spans {} epochs, not {from}: lr goes from {before} to {now}", config.epochs))
 }
@@ -104,7 +105,9 @@ pub fn contradiction(saved: &CheckpointMeta, now: &CheckpointMeta) -> Option<Str
         Ok(config) if config.train.sampler == SamplerKind::Own => "sampler = own".to_owned(),
         _ => format!("seed = {}", meta.seed),
     };
-    let (is_within, saved, now) = (saved.samples_consumed > 0, order(saved), order(now));
+    let is_within = saved.samples_consumed > 0;
+    let saved = order(saved);
+    let now = order(now);
     (is_within && saved != now)
         .then(|| format!("is within an epoch in the order of `{saved}`, and takes `{now}` only where an epoch begins"))
 }

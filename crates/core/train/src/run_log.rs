@@ -107,7 +107,9 @@ mod tests {
     }
 
     fn straggler() -> Straggler {
-        let (host, work, past) = ("b".to_owned(), Bottleneck::Data, Some(1.25));
+        let host = "b".to_owned();
+        let work = Bottleneck::Data;
+        let past = Some(1.25);
         Straggler { rank: 1, host, work, times: 1.5, waited: 0.25, past }
     }
 

@@ -78,7 +78,8 @@ impl RunWriter {
         attempt: &Attempt,
         (objective, monitor): (&Objective, &Monitor),
     ) -> Result<(Self, Option<CheckpointFile>), TrainError> {
-        let (config, task) = (&run.train, objective.task());
+        let config = &run.train;
+        let task = objective.task();
         let is_new = config.out.as_deref().is_none_or(|out| !out.exists());
         let named = config.resume.run().or(config.out.as_deref());
         let paths = locate_run(named, &config.model, config.resume.is_on(), config.data.as_deref(), attempt)?;
@@ -278,7 +279,8 @@ impl RunWriter {
             self.keep_last()?;
         }
         position.write_to(&mut self.meta, training_metrics(program.plans()));
-        let (path, tensors) = (self.folder.paths().last_checkpoint(), StateTensors::all(program, group));
+        let path = self.folder.paths().last_checkpoint();
+        let tensors = StateTensors::all(program, group);
         self.write_checkpoint(&path, &Draft::new(&path, &self.meta, &tensors)?)
     }
 
@@ -300,11 +302,13 @@ impl RunWriter {
         keeps_last: bool,
     ) -> Result<(), TrainError> {
         if self.export_every > 0 && (epoch + 1).is_multiple_of(self.export_every) {
-            let (weights, updates) = (StateTensors::evaluated(program), position.optimizer_step);
+            let weights = StateTensors::evaluated(program);
+            let updates = position.optimizer_step;
             self.folder.write_epoch_weights(epoch, &weights, updates, &self.preprocessing()?)?;
         }
         position.write_to(&mut self.meta, training_metrics(program.plans()));
-        let (paths, tensors) = (self.folder.paths(), StateTensors::all(program, group));
+        let paths = self.folder.paths();
+        let tensors = StateTensors::all(program, group);
         let checkpoint = Draft::new(&paths.last_checkpoint(), &self.meta, &tensors)?;
         if self.keep != Keep::Newest(0) {
             self.write_checkpoint(&paths.epoch_checkpoint(epoch), &checkpoint)?;

@@ -122,7 +122,8 @@ impl LrSchedule {
                         AnnealStrategy::Cos => cosine,
                         AnnealStrategy::Linear => line,
                     };
-                    let (top, last) = (rise * self.epochs - self.step, self.epochs - self.step);
+                    let top = rise * self.epochs - self.step;
+                    let last = self.epochs - self.step;
                     if progress < top {
                         between(progress / top, start, 1.0)
                     } else if top < last {
@@ -249,7 +250,8 @@ pub(crate) mod tests {
             let steps = case["steps_per_epoch"].as_u64().unwrap_or(1);
             let schedule = LrSchedule::new(&config, 1).steps_per_epoch(steps as usize);
             for (step, expected) in (0u64..).zip(case["rates"].as_array().unwrap()) {
-                let (epoch, of_epoch) = (step / steps, step % steps);
+                let epoch = step / steps;
+                let of_epoch = step % steps;
                 let found = schedule.learning_rate(epoch as f64 + of_epoch as f64 / steps as f64);
                 let expected = expected.as_f64().unwrap();
                 assert!((found - expected).abs() <= 1e-14, "{config:?}, step {step}: {found}, expected {expected}");

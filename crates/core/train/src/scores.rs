@@ -124,7 +124,9 @@ mod tests {
 
     #[test]
     fn ranks_give_each_other_the_bits_of_their_samples() {
-        let (samples, outputs, ranks) = (PIECE / 3 + 5, 3, 3);
+        let samples = PIECE / 3 + 5;
+        let outputs = 3;
+        let ranks = 3;
         let value = |index: usize, output: usize| (index * 7 + output) as f64 * 0.1 - 4.0;
         let of_rank = |rank: usize, ranks: usize| {
             let mut scores = Scores::new(samples as u64, outputs).unwrap();

@@ -135,12 +135,15 @@ mod tests {
     fn pieces_add_up_to_the_tensor() {
         let check = |layout: Layout, shape: &[usize], pieces: usize| {
             let slot = Slot { arena: Arena::Parameters, offset: 0 };
-            let (name, shape, init) = ("w".to_owned(), Shape::from(shape.to_vec()), Init::Constant(0.0));
+            let name = "w".to_owned();
+            let shape = Shape::from(shape.to_vec());
+            let init = Init::Constant(0.0);
             let tensor = StateTensor { name, shape, dtype: DType::F32, layout, slot, init };
             let stored: Vec<f32> = (0..tensor.shape.elements()).map(|index| index as f32).collect();
             let mut expected = stored.clone();
             layout.for_each(&tensor.shape, |from, to| expected[to] = stored[from]);
-            let (mut found, mut count) = (Vec::new(), 0);
+            let mut found = Vec::new();
+            let mut count = 0;
             let mut take = |piece: &[f32]| {
                 found.extend_from_slice(piece);
                 count += 1;

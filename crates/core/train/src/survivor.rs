@@ -58,7 +58,8 @@ impl Survivor {
             return Err(TrainError::Weights(format!("values of {name} are not finite")));
         }
         let lock = self.folder.lock_checkpoint()?;
-        let (last, previous) = (self.folder.paths().last_checkpoint(), self.folder.paths().previous_checkpoint());
+        let last = self.folder.paths().last_checkpoint();
+        let previous = self.folder.paths().previous_checkpoint();
         let saved = last.exists().then(|| CheckpointMeta::load(&last)).transpose()?;
         if position.optimizer_step <= saved.as_ref().map_or(0, |saved| saved.optimizer_step) {
             return Ok(false);

@@ -213,7 +213,8 @@ mod tests {
     #[test]
     fn mistakes_are_the_most_certain_first() {
         let mut outcomes = SampleOutcomes { rows: vec![[0.0; ROW]; 6] };
-        let (half, nan) = (0.5f64.ln(), f64::NAN);
+        let half = 0.5f64.ln();
+        let nan = f64::NAN;
         // In the order of a batch: right, wrong by a half, padding, no number.
         outcomes.add(&[0, 1, -1, 1], &[3, 4, u64::MAX, 0], &[1.0, 0.0, half, half, 1.0, 0.0, nan, nan]);
         outcomes.add(&[1, 0], &[5, 1], &[0.75f64.ln(), 0.25f64.ln(), half, 0.25f64.ln()]);

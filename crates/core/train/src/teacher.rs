@@ -47,7 +47,8 @@ impl TrainedTeacher {
         if let Some(reason) = data.and_then(|data| different_classes(&classifier.classes, &data.classes)) {
             return Err(refuse(reason));
         }
-        let (seen, own) = (classifier.normalization.channels(), preparation.normalization.channels());
+        let seen = classifier.normalization.channels();
+        let own = preparation.normalization.channels();
         if seen != own {
             return Err(refuse(format!(
                 "sees images of {seen} channels, and this run of {own}: use `channels = {seen}`"

@@ -42,7 +42,9 @@ impl TensorBoard {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let host = rustix::system::uname().nodename().to_string_lossy().replace('/', "_");
         // TensorBoard reads files in the order of their names; nanoseconds distinguish two starts within a second.
-        let (seconds, nanoseconds, process) = (now.as_secs(), now.subsec_nanos(), std::process::id());
+        let seconds = now.as_secs();
+        let nanoseconds = now.subsec_nanos();
+        let process = std::process::id();
         let path = folder.join(format!("events.out.tfevents.{seconds:010}.{nanoseconds:09}.{host}.{process}"));
         create_folder_of(&path)?;
         let file =

@@ -344,7 +344,8 @@ impl Session {
         let EvaluationInput { task, images, .. } = &self.evaluation;
         let pass =
             Pass::begin(self.validation.samples() as u64, group.as_ref(), position).of(task.as_ref(), images.as_ref());
-        let (program, bad) = (self.program.as_mut(), &mut self.bad_samples);
+        let program = self.program.as_mut();
+        let bad = &mut self.bad_samples;
         let (found, stopped) = evaluate_until(program, &self.validation, &pass, callbacks, bad)?;
         if !stopped && !found.loss.is_finite() {
             return Err(self.non_finite_validation(config, found.loss)?);

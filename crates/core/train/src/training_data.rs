@@ -141,7 +141,8 @@ impl TrainingData {
     /// # Errors
     /// A label or a target of the record is none of its task or classes. Files that are gone are not looked for.
     pub fn from_record(root: &Path, record: SplitRecord, options: &OpenOptions) -> Result<Self, TrainError> {
-        let (is_manifest, root) = (root.is_file(), folder_of(root, options));
+        let is_manifest = root.is_file();
+        let root = folder_of(root, options);
         let (task, classes) = (record.task, record.classes);
         let part = |files, labels, targets: Option<Vec<Vec<f32>>>| match task {
             TaskKind::Classification => Folder::from_lists(&root, classes.clone(), files, labels),

@@ -44,8 +44,10 @@ pub fn tune(device: &dyn Device, plans: &mut Plans, known: Choices) -> Result<(C
     let untuned = algorithms(plans)?;
     let began = Instant::now();
     let found = device.tune(plans, &known)?;
-    let (seconds, measured) = (began.elapsed().as_secs_f64(), found.choices.len() - found.reused);
-    let (reused, warning) = (known.len() + found.reused, found.warning);
+    let seconds = began.elapsed().as_secs_f64();
+    let measured = found.choices.len() - found.reused;
+    let reused = known.len() + found.reused;
+    let warning = found.warning;
     let mut choices = known;
     choices.extend(found.choices);
     plans.choose(&choices);

@@ -56,7 +56,8 @@ fn covariance(
     let loader =
         loader.skip_unreadable(input.skips).limited(IMAGES.min(PATCHES / (down * across)).div_ceil(BATCH).max(1));
     let count = channels * height * width;
-    let (mut sums, mut patches) = (vec![vec![0.0; count]; count], 0u64);
+    let mut sums = vec![vec![0.0; count]; count];
+    let mut patches = 0u64;
     let (mut image, mut patch) = (Vec::new(), Vec::new());
     for batch in loader.pass() {
         let batch = batch.map_err(TrainError::of_batch)?;

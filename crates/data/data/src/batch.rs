@@ -318,7 +318,9 @@ impl Pending {
         let Buffers { images, labels, indices, draws, other_labels, lambdas, targets } =
             std::mem::take(&mut state.buffers);
         let unreadable = std::mem::take(&mut state.unreadable).into_values().collect();
-        let (loss_weight, converted, home) = (self.loss_weight, state.converted, self.home.clone());
+        let loss_weight = self.loss_weight;
+        let converted = state.converted;
+        let home = self.home.clone();
         Ok(Batch {
             images,
             labels,

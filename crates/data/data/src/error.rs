@@ -246,7 +246,8 @@ impl From<ImageError> for DataError {
 
 /// `sample 3 (red/7.jpg)`.
 pub(crate) fn describe_sample(dataset: &dyn Dataset, index: usize) -> String {
-    let (number, name) = (format!("sample {index}"), dataset.name(index));
+    let number = format!("sample {index}");
+    let name = dataset.name(index);
     if name == number { number } else { format!("{number} ({name})") }
 }
 

@@ -236,7 +236,9 @@ impl EvalLoader {
 
     /// One pass over the data.
     pub fn pass(&self) -> Batches {
-        let (order, transform, crops) = (self.order.clone(), self.transform.clone(), self.crops.clone());
+        let order = self.order.clone();
+        let transform = self.transform.clone();
+        let crops = self.crops.clone();
         self.core.start(Samples::Eval { order, transform, crops }, self.batches())
     }
 }
@@ -283,7 +285,8 @@ impl Core {
 
     /// Begins anew with the memory of batches, after a change of what they hold.
     fn renew(&mut self) {
-        let (memory, image) = (self.memory.clone(), self.size * self.size * 3);
+        let memory = self.memory.clone();
+        let image = self.size * self.size * 3;
         let recycler = Recycler::new(memory, self.batch, image, self.mixed, self.values, self.ahead + 2);
         self.recycler = Arc::new(recycler);
     }
@@ -295,7 +298,8 @@ impl Core {
     }
 
     fn start(&self, samples: Samples, end: usize) -> Batches {
-        let (dataset, values) = (self.dataset.clone(), self.values);
+        let dataset = self.dataset.clone();
+        let values = self.values;
         let source = Source { samples, dataset, size: self.size, values, skips: self.skips };
         let source = Arc::new(source);
         let is_remote = self.dataset.locality().is_some_and(|locality| locality.is_remote());
@@ -353,7 +357,8 @@ impl Batches {
             Err(error) => return self.under_way.push_back(Err(error)),
         };
         self.under_way.push_back(Ok(pending.clone()));
-        let (source, count) = (self.source.clone(), tasks.len());
+        let source = self.source.clone();
+        let count = tasks.len();
         let turns = self.ahead.as_ref().map(Ahead::turns);
         let run = Arc::new(move |task: usize, scratch: &mut ThreadBuffers| {
             turns.iter().for_each(Turns::advance);

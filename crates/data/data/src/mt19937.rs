@@ -97,7 +97,8 @@ pub struct PythonRandom(Mt19937);
 impl PythonRandom {
     /// `random.seed(seed)`.
     pub fn new(seed: u64) -> Self {
-        let (low, high) = (seed as u32, (seed >> 32) as u32);
+        let low = seed as u32;
+        let high = (seed >> 32) as u32;
         let key = if high == 0 { vec![low] } else { vec![low, high] };
         PythonRandom(Mt19937::from_key(&key))
     }

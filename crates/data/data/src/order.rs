@@ -292,7 +292,9 @@ impl TrainOrder {
     /// # Errors
     /// The order is empty, has an index out of range, or fewer entries than are consumed, or than a batch that must be full.
     pub fn own(&self, epoch: u64, order: Vec<usize>, consumed: usize) -> Result<EpochOrder, DataError> {
-        let (samples, entries, global_batch) = (self.samples, order.len(), self.global_batch);
+        let samples = self.samples;
+        let entries = order.len();
+        let global_batch = self.global_batch;
         let problem = if let Some(index) = order.iter().find(|index| **index >= samples) {
             format!("has the sample {index}, but there are {samples}, counted from 0")
         } else if order.is_empty() {
@@ -313,7 +315,9 @@ impl TrainOrder {
     fn after(&self, entries: Entries, consumed: usize, stride: usize, repeats: usize) -> EpochOrder {
         let consumed = consumed.min(entries.count());
         let end = consumed + self.in_batches(entries.count() - consumed);
-        let (samples, shards, global_batch) = (self.samples, self.shards, self.global_batch);
+        let samples = self.samples;
+        let shards = self.shards;
+        let global_batch = self.global_batch;
         EpochOrder { entries, samples, consumed, end, shards, stride, repeats, global_batch }
     }
 }
@@ -461,7 +465,8 @@ impl EpochOrder {
     fn positions(&self, batch: usize, places: Range<usize>) -> impl Iterator<Item = usize> {
         let of_batch = self.places(batch);
         let is_there = of_batch.samples > 0 && places.end <= self.global_batch;
-        let (first, stride) = (self.first(batch), self.stride);
+        let first = self.first(batch);
+        let stride = self.stride;
         let offset = move |place: usize| match of_batch.number(place) {
             Ok(_) if stride > 1 => place / of_batch.batch + place % of_batch.batch * stride,
             Ok(number) => number,

@@ -32,7 +32,8 @@ impl Places {
 
     /// The number of a place's sample, in the order of places: `Ok`. `Err` has the number of a place without a sample among those.
     pub fn number(&self, place: usize) -> Result<usize, usize> {
-        let (shard, number) = (place / self.batch, place % self.batch);
+        let shard = place / self.batch;
+        let number = place % self.batch;
         match number < self.of_shard(shard) {
             true => Ok(self.before(shard) + number),
             false => Err(place - self.before(shard + 1)),
@@ -41,7 +42,8 @@ impl Places {
 
     /// The place of the sample with a number.
     pub fn place(&self, number: usize) -> usize {
-        let (few, longer) = (self.samples / self.shards, self.samples % self.shards);
+        let few = self.samples / self.shards;
+        let longer = self.samples % self.shards;
         let of_longer = longer * (few + 1);
         let (shard, number) = match number.checked_sub(of_longer) {
             None => (number / (few + 1), number % (few + 1)),

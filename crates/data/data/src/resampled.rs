@@ -86,7 +86,8 @@ fn stream(length: usize, range: Range<u64>, permutation: impl Fn(u64) -> Vec<u32
     let mut found = Vec::with_capacity((range.end - range.start) as usize);
     let mut next = range.start;
     while next < range.end {
-        let (round, skipped) = (next / length, next % length);
+        let round = next / length;
+        let skipped = next % length;
         let taken = (length - skipped).min(range.end - next);
         found.extend(permutation(round).into_iter().skip(skipped as usize).take(taken as usize));
         next += taken;

@@ -33,8 +33,10 @@ impl DecodePool {
         mut take: impl FnMut(usize, T) -> Result<(), E>,
     ) -> Result<(), E> {
         let (send, results) = channel();
-        let (look, cancel) = (Arc::new(look), Cancel::default());
-        let (samples, job) = (dataset.len(), AHEAD * self.threads());
+        let look = Arc::new(look);
+        let cancel = Cancel::default();
+        let samples = dataset.len();
+        let job = AHEAD * self.threads();
         let submit = |first: usize| {
             let (look, send) = (look.clone(), send.clone());
             let run = Arc::new(move |task: usize, scratch: &mut ThreadBuffers| {
@@ -118,7 +120,8 @@ mod tests {
     fn taken(samples: usize, threads: usize, panics_at: usize, ends_at: usize) -> (Vec<usize>, Option<String>) {
         let pool = DecodePool::new(threads).unwrap().timeout(Duration::from_secs(60));
         let dataset: Arc<dyn Dataset> = Arc::new(Numbers(samples));
-        let (read, mut found) = (dataset.clone(), Vec::new());
+        let read = dataset.clone();
+        let mut found = Vec::new();
         let look = move |index: usize, view: &mut ImageRegion| {
             assert!(index != panics_at, "a fault");
             read.read_part(index, &RegionRequest::whole, view).map(|()| view.image().pixels()[2])

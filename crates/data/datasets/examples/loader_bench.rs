@@ -44,7 +44,9 @@ fn main() -> Result<(), DataError> {
         return Err(DataError::Setting("usage: loader_bench DATA [--threads N] [--batch B] [--size PIXELS]".into()));
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let (threads, size, passes) = (number("--threads", cores), number("--size", 224), number("--passes", 5));
+    let threads = number("--threads", cores);
+    let size = number("--size", 224);
+    let passes = number("--passes", 5);
     let sharding = Sharding::one(0, 1, number("--batch", 32));
     let pool = DecodePool::new(threads)?;
     let reading = ReadOptions { convert_rgb: true, fast: given("--fast"), ..ReadOptions::default() };
@@ -152,7 +154,8 @@ fn ranks(data: &Arc<dyn Dataset>, ranks: usize, batch: usize, size: usize, passe
     let own = (0..ranks).map(|_| DecodePool::new(1)).collect::<Result<Vec<_>, _>>()?;
     let mut seconds = [Vec::new(), Vec::new()];
     for pass in 0..2 * passes {
-        let (in_step, began) = (Barrier::new(ranks), Instant::now());
+        let in_step = Barrier::new(ranks);
+        let began = Instant::now();
         let run = &|rank: usize| -> Result<(), DataError> {
             let pool = if pass % 2 == 0 { &own[rank] } else { &shared };
             let sharding = Sharding::one(rank, ranks, batch);
@@ -186,10 +189,12 @@ fn order(
     part: Range<usize>,
 ) -> Result<(), DataError> {
     let seen: Vec<AtomicU8> = (0..data.len()).map(|_| AtomicU8::new(0)).collect();
-    let (global_batch, began) = (ranks * batch, Instant::now());
+    let global_batch = ranks * batch;
+    let began = Instant::now();
     let numbers = part.start / global_batch..part.end.div_ceil(global_batch);
     let run = |rank: usize| -> Result<u64, DataError> {
-        let (pool, sharding) = (DecodePool::new(1)?, Sharding::one(rank, ranks, batch));
+        let pool = DecodePool::new(1)?;
+        let sharding = Sharding::one(rank, ranks, batch);
         let loader = TrainLoader::new(&pool, data.clone(), TrainTransform::new(size), sharding, 0)?;
         let mut digest = 0u64;
         for (number, batch) in numbers.clone().zip(loader.epoch(0, part.start)) {
@@ -222,7 +227,9 @@ fn order(
 /// The medians of how long a packed file takes to open, and a loader to start an epoch and make its first batch.
 fn start(pool: &DecodePool, file: &Path, size: usize, sharding: Sharding) -> Result<(), DataError> {
     const TIMES: usize = 21;
-    let (mut open_ms, mut first_batch_ms, mut samples) = (Vec::new(), Vec::new(), 0);
+    let mut open_ms = Vec::new();
+    let mut first_batch_ms = Vec::new();
+    let mut samples = 0;
     for epoch in 0..TIMES as u64 {
         let began = Instant::now();
         let data = open(file, &OpenOptions::default())?.train;
@@ -297,13 +304,15 @@ fn measure(
     samples: usize,
     start: impl Fn(u64) -> Batches,
 ) -> Result<(), DataError> {
-    let (mut rates, mut first_batch) = (Vec::new(), None);
+    let mut rates = Vec::new();
+    let mut first_batch = None;
     let mut processor = Duration::ZERO;
     for pass in 0..passes.max(1) {
         if pass <= 1 {
             processor = processor_time();
         }
-        let (began, mut images) = (Instant::now(), 0);
+        let began = Instant::now();
+        let mut images = 0;
         for batch in start(pass as u64) {
             images += batch?.valid;
             first_batch.get_or_insert_with(|| began.elapsed());
@@ -333,7 +342,9 @@ fn difference(pool: &DecodePool, root: &Path, size: usize, sharding: Sharding) -
         let data = Arc::new(folder.clone().read_with(reading));
         Ok(TrainLoader::new(pool, data, TrainTransform::new(size), sharding.clone(), 0)?.epoch(0, 0))
     };
-    let (mut counts, mut changed, mut images) = ([0u64; 256], 0, 0);
+    let mut counts = [0u64; 256];
+    let mut changed = 0;
+    let mut images = 0;
     for (fast, exact) in epoch(true)?.zip(epoch(false)?) {
         let (fast, exact) = (fast?, exact?);
         let each = |images: &[u8]| images.chunks_exact(size * size * 3).map(<[u8]>::to_vec).collect::<Vec<_>>();

@@ -35,7 +35,9 @@ pub(crate) fn binary(files: &[PathBuf], labels: usize, classes: &[String]) -> Re
 /// A part in the Python layout: pickles of a dictionary with the images in an array `data`, and their classes in
 /// `labels`.
 pub(crate) fn python(files: &[PathBuf], labels: &str, classes: &[String]) -> Result<Packed, DataError> {
-    let (mut bytes, mut classes_of, mut parts) = (Vec::new(), Vec::new(), Vec::new());
+    let mut bytes = Vec::new();
+    let mut classes_of = Vec::new();
+    let mut parts = Vec::new();
     for file in files {
         let batch = unpickle(file)?;
         let fail = |problem: String| DataError::layout(file, problem);

@@ -295,7 +295,8 @@ pub(crate) fn require_images(root: &Path, parts: &[(&str, &Folder)]) -> Result<(
     let (place, problem) = match empty.as_slice() {
         [] => return Ok(()),
         [class] => {
-            let (class, mut left_out) = (root.join(class), LeftOut::default());
+            let class = root.join(class);
+            let mut left_out = LeftOut::default();
             // What lies there instead.
             images_below(&class, &mut left_out)?;
             let problem = match left_out.is_empty() {
@@ -309,7 +310,8 @@ pub(crate) fn require_images(root: &Path, parts: &[(&str, &Folder)]) -> Result<(
             if classes.len() > MAX_NAMED {
                 names.push(format!("{} more", classes.len() - MAX_NAMED));
             }
-            let (count, names) = (classes.len(), names.join(", "));
+            let count = classes.len();
+            let names = names.join(", ");
             let problem =
                 format!("{count} class folders hold no images ({formats}): {names}; fill them or remove them");
             (root.to_owned(), problem)

@@ -64,7 +64,8 @@ fn part(path: &Path, labels_path: &Path, labels: Idx, classes: &[String]) -> Res
         return Err(DataError::layout(labels_path, problem));
     }
     if let Some(index) = labels.iter().position(|&label| usize::from(label) >= classes.len()) {
-        let (label, classes) = (labels[index], classes.len());
+        let label = labels[index];
+        let classes = classes.len();
         let problem =
             format!("label {index} (from 0) is {label}, but there are {classes} classes: the file is damaged");
         return Err(DataError::layout(labels_path, problem));

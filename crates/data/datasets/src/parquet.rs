@@ -101,7 +101,9 @@ impl Builder {
         column: Column,
         groups: &[RowGroup<N>],
     ) -> Result<u32, DataError> {
-        let (file, column, first) = (self.paths.len() as u32, Arc::new(column), self.rows);
+        let file = self.paths.len() as u32;
+        let column = Arc::new(column);
+        let first = self.rows;
         for group in groups {
             self.groups.push(Group {
                 file,

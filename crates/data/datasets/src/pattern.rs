@@ -28,7 +28,8 @@ impl LabelPattern {
             let usage = "use {class} once, {number} for digits, and * for anything else, as in {class}.{number}.jpg";
             Err(DataError::Setting(format!("the label pattern {text:?} {problem}; {usage}")))
         };
-        let (mut pieces, mut rest) = (Vec::new(), text);
+        let mut pieces = Vec::new();
+        let mut rest = text;
         while !rest.is_empty() {
             let (piece, length) = if rest.starts_with("{class}") {
                 (Piece::Class, "{class}".len())

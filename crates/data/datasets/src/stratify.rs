@@ -78,7 +78,8 @@ fn by_numbers(targets: &Targets, split_seed: u64, fraction: f64) -> Vec<bool> {
     // Up to the end of each range the share is as exact as whole samples can be.
     let held_before = |end: usize| (end as f64 * fraction) as usize;
     for bin in 0..BINS {
-        let (start, end) = (bin * samples / BINS, (bin + 1) * samples / BINS);
+        let start = bin * samples / BINS;
+        let end = (bin + 1) * samples / BINS;
         let drawn = RandomStream::new(split_seed, &format!("split range {bin}"), 0, 0).permutation(end - start);
         let count = held_before(end) - held_before(start);
         drawn.into_iter().take(count).for_each(|place| held[order[start + place as usize]] = true);

@@ -60,7 +60,8 @@ mod avx2 {
         let ends = |step: usize| {
             // SAFETY: the caller's promise.
             unsafe {
-                let (left, right) = (start.add(STEP * step), start.add(length - VECTOR - STEP * step));
+                let left = start.add(STEP * step);
+                let right = start.add(length - VECTOR - STEP * step);
                 (left, right, _mm_loadu_si128(left.cast()), _mm_loadu_si128(right.cast()))
             }
         };

@@ -22,7 +22,8 @@ pub fn resize(bytes: &[u8]) {
         let start = below(limit);
         (start, 1 + below((limit - start).min(longest)))
     };
-    let ((left, width), (top, height)) = (span(width, MAX_SIDE), span(height, MAX_SIDE));
+    let (left, width) = span(width, MAX_SIDE);
+    let (top, height) = span(height, MAX_SIDE);
     let crop = CropBox { left, top, width, height };
     let full = (1 + below(MAX_FULL), 1 + below(MAX_FULL));
     let mut span = |limit: usize| {

@@ -108,7 +108,8 @@ impl Resizer {
         assert!(part.fits(full.0, full.1), "{part:?} leaves {full:?}");
         self.columns.compute(&Axis::whole(crop.width, full.0, resampling), part.left, part.width);
         self.rows.compute(&Axis::whole(crop.height, full.1, resampling), part.top, part.height);
-        let (left, top) = (crop.left + self.columns.span().0 - lacking.0, crop.top + self.rows.span().0 - lacking.1);
+        let left = crop.left + self.columns.span().0 - lacking.0;
+        let top = crop.top + self.rows.span().0 - lacking.1;
         self.passes(from, left, top, vertical_first((crop.width, crop.height), full), part, out);
     }
 

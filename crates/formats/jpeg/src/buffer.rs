@@ -7,7 +7,8 @@ use crate::Error;
 pub(crate) fn fit<T: Copy>(buffer: &mut Vec<T>, length: usize, value: T) -> Result<(), Error> {
     /// Bytes that are not worth freeing.
     const SMALL: usize = 4 << 20;
-    let (capacity, size) = (buffer.capacity(), size_of::<T>());
+    let capacity = buffer.capacity();
+    let size = size_of::<T>();
     if capacity < length || capacity > (SMALL / size).max(length.saturating_mul(2)) {
         *buffer = Vec::new();
         buffer.try_reserve_exact(length).map_err(|_| Error::Memory(length.saturating_mul(size)))?;

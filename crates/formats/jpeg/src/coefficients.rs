@@ -75,7 +75,8 @@ impl<'a> Painter<'a> {
         let layout = self.layout;
         let mut transforms = Transforms::new(*level, group, &mut strip.samples);
         for (component, plane) in layout.planes().iter().enumerate() {
-            let (field, factors) = (&fields[component], &self.factors[component]);
+            let field = &fields[component];
+            let factors = &self.factors[component];
             for row in 0..plane.down {
                 let start = field.start + (stored_row * plane.down + row) * field.stride;
                 for column in layout.first_column * plane.across..layout.end_column * plane.across {

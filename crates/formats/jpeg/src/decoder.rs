@@ -43,7 +43,8 @@ impl Decoder {
 
     fn at(level: SimdLevel) -> Self {
         let tables = || std::array::from_fn(|_| Huffman::default());
-        let (group, strip) = (Box::new(Group::ZERO), Strip::default());
+        let group = Box::new(Group::ZERO);
+        let strip = Strip::default();
         Decoder { memory: Memory { level, dc: tables(), ac: tables(), group, strip, coefficients: Vec::new() } }
     }
 
@@ -133,7 +134,8 @@ mod tests {
             for scale in Scale::ALL {
                 let (width, height) = jpeg.scaled(scale);
                 let layout = Layout::new(&jpeg, Region { left: 0, top: 0, width, height }, scale).unwrap();
-                let (mut fast, mut plain) = (vec![0; width * height * 3], vec![0; width * height * 3]);
+                let mut fast = vec![0; width * height * 3];
+                let mut plain = vec![0; width * height * 3];
                 *memory.group = Group::ZERO;
                 let result = memory.decode(&jpeg, &layout, &mut fast);
                 assert!(result.is_ok() || number >= NUMBER, "{number}: {result:?}");

@@ -144,7 +144,9 @@ impl Frame {
         if *precision != 8 {
             return Err(Error::Unsupported("a precision other than 8 bits"));
         }
-        let (width, height, count) = (be16(*w1, *w0), be16(*h1, *h0), usize::from(*count));
+        let width = be16(*w1, *w0);
+        let height = be16(*h1, *h0);
+        let count = usize::from(*count);
         if width == 0 || height == 0 {
             return Err(Error::Unsupported("a frame without dimensions"));
         }
@@ -157,7 +159,8 @@ impl Frame {
         let mut components = [Component::default(); MAX_COMPONENTS];
         for (component, entry) in components.iter_mut().zip(listed.as_chunks::<3>().0) {
             let [id, factors, quantization] = *entry;
-            let (across, down) = (usize::from(factors >> 4), usize::from(factors & 15));
+            let across = usize::from(factors >> 4);
+            let down = usize::from(factors & 15);
             if !(1..=4).contains(&across) || !(1..=4).contains(&down) || quantization > 3 {
                 return Err(Error::Damaged("a component of its frame is invalid"));
             }

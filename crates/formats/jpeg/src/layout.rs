@@ -101,7 +101,8 @@ impl Layout {
             plane.width = (jpeg.width * across * plane.edge).div_ceil(most_across * 8);
             plane.height = (jpeg.height * down * plane.edge).div_ceil(most_down * 8);
             let whole = |most: usize, own: usize| {
-                let (pixels, samples) = (most * edge, own * plane.edge);
+                let pixels = most * edge;
+                let samples = own * plane.edge;
                 let error = Error::Unsupported("a component whose samples do not stand for whole numbers of pixels");
                 if pixels.is_multiple_of(samples) { Ok(pixels / samples) } else { Err(error) }
             };
@@ -121,8 +122,10 @@ impl Layout {
             |upsamplings: [Upsampling; 2]| planes_used.iter().any(|plane| upsamplings.contains(&plane.upsampling));
         let beside = if has([Upsampling::Columns, Upsampling::Both]) { 2 } else { 0 };
         let above = if has([Upsampling::Rows, Upsampling::Both]) { 2 } else { 0 };
-        let (mcus_across, mcus_down) = (jpeg.width.div_ceil(most_across * 8), jpeg.height.div_ceil(most_down * 8));
-        let (right, bottom) = (region.left + region.width + beside, region.top + region.height + above);
+        let mcus_across = jpeg.width.div_ceil(most_across * 8);
+        let mcus_down = jpeg.height.div_ceil(most_down * 8);
+        let right = region.left + region.width + beside;
+        let bottom = region.top + region.height + above;
         Ok(Layout {
             planes,
             count: components.len(),

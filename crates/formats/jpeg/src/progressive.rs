@@ -82,7 +82,9 @@ impl Memory {
         let Memory { dc, ac, coefficients, .. } = self;
         let read = |progress: &mut Progress, part: &Part, block: &mut Block| -> Result<(), Error> {
             let Progress { bits, previous, ended, .. } = progress;
-            let (dc, ac, previous) = (&dc[part.dc], &ac[part.ac], &mut previous[part.component]);
+            let dc = &dc[part.dc];
+            let ac = &ac[part.ac];
+            let previous = &mut previous[part.component];
             match (scan.first, scan.refines) {
                 (0, _) if scan.last == 63 => {
                     let coding = Coding { dc, ac, quantization: &[1; 128] };
@@ -112,7 +114,8 @@ impl Memory {
             for column in 0..layout.mcus_across {
                 progress.next()?;
                 for part in scan.components() {
-                    let (field, plane) = (&fields[part.component], &layout.planes[part.component]);
+                    let field = &fields[part.component];
+                    let plane = &layout.planes[part.component];
                     for down in 0..plane.down {
                         let start = field.start + (row * plane.down + down) * field.stride + column * plane.across;
                         for block in &mut coefficients[start..][..plane.across] {

@@ -74,7 +74,10 @@ impl Scan {
         if count > 1 && components[..count].iter().map(blocks).sum::<usize>() > MAX_BLOCKS {
             return Err(Error::Unsupported("an MCU of more than ten blocks"));
         }
-        let (first, last, high, low) = (usize::from(*first), usize::from(*last), bits >> 4, bits & 15);
+        let first = usize::from(*first);
+        let last = usize::from(*last);
+        let high = bits >> 4;
+        let low = bits & 15;
         if jpeg.progressive {
             let band = if first == 0 { last == 0 } else { count == 1 && last <= 63 && first <= last };
             if !band || low > 13 || high > 0 && high != low + 1 {

@@ -19,7 +19,8 @@ impl Entry {
     pub const END: usize = 64;
 
     pub fn new(symbol: u8, length: u32, kind: Kind) -> Self {
-        let (run, size) = (u32::from(symbol >> 4), u32::from(symbol & 15));
+        let run = u32::from(symbol >> 4);
+        let size = u32::from(symbol & 15);
         let run = if kind == Kind::Ac && size == 0 && run < 15 { Self::END as u32 } else { run };
         Entry((length + size) | length << 6 | size << 11 | run << 15)
     }

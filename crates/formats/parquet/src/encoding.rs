@@ -14,7 +14,9 @@ pub(crate) fn each_number(
     if width > 32 {
         return Err("a page has numbers of more than 32 bits");
     }
-    let (width, mut at, mut left) = (width as usize, 0, count);
+    let width = width as usize;
+    let mut at = 0;
+    let mut left = count;
     while left > 0 {
         let head = varint(bytes, &mut at)?;
         let length = usize::try_from(head >> 1).unwrap_or(usize::MAX);

@@ -34,7 +34,8 @@ impl<R: ReadAt> ParquetFile<R> {
         let mut read = |offset: u64, length: usize| {
             source.read_at(offset, length, &mut bytes).map(|()| std::mem::take(&mut bytes)).map_err(ParquetError::Read)
         };
-        let (begin, end) = (read(0, 4)?, read(length - 8, 8)?);
+        let begin = read(0, 4)?;
+        let end = read(length - 8, 8)?;
         let (size, mark) = end.split_at(4);
         match (begin.as_slice(), mark) {
             (begin, mark) if begin == MAGIC && mark == MAGIC => {}

@@ -184,7 +184,9 @@ pub(crate) fn row_groups<const N: usize>(
             return Ok(false);
         }
         reader.each_struct(kind, |reader| {
-            let (mut rows, mut column, mut chunks) = (0, 0, [None; N]);
+            let mut rows = 0;
+            let mut column = 0;
+            let mut chunks = [None; N];
             reader.each_field(|reader, number, kind| {
                 match number {
                     1 => reader.each_struct(kind, |reader| {
@@ -270,7 +272,8 @@ impl Element {
 
 /// The columns of a schema, in the order of their chunks.
 fn columns_of(elements: &[Element]) -> Result<Vec<Column>, String> {
-    let (mut columns, mut above) = (Vec::new(), Vec::<(&Element, i64)>::new());
+    let mut columns = Vec::new();
+    let mut above = Vec::<(&Element, i64)>::new();
     for element in elements.iter().skip(1) {
         while above.pop_if(|(_, left)| *left == 0).is_some() {}
         if let Some((_, left)) = above.last_mut() {

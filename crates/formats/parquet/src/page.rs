@@ -52,7 +52,11 @@ pub(crate) struct Head {
 impl Head {
     /// The head at the start of `bytes`.
     pub fn parse(bytes: &[u8]) -> Result<Self, Fault> {
-        let (mut kind, mut packed, mut unpacked, mut values, mut encoding) = (-1, -1, -1, 0, 0);
+        let mut kind = -1;
+        let mut packed = -1;
+        let mut unpacked = -1;
+        let mut values = 0;
+        let mut encoding = 0;
         let (mut repetitions, mut levels, mut is_compressed) = (0, 0, true);
         let mut reader = Reader::new(bytes);
         reader.each_field(|reader, number, of| {
@@ -315,7 +319,8 @@ fn split(head: &Head, mut packed: Vec<u8>, column: &Column, codec: Codec) -> Res
                 at = begin.saturating_add(u32::from_le_bytes(length) as usize);
                 Ok(bytes.get(begin..at).ok_or(CUT)?.to_vec())
             };
-            let (repetitions, levels) = (next(column.list.is_some())?, next(column.levels > 0)?);
+            let repetitions = next(column.list.is_some())?;
+            let levels = next(column.levels > 0)?;
             return Ok(Unpacked { bytes, at, repetitions, levels });
         }
         Kind::Dictionary | Kind::Other => return Err("a page has no values".into()),

@@ -54,8 +54,12 @@ impl Pages {
         // A value may take no byte; there are not more of them than of rows otherwise.
         let most = rows.map_or(source.length(), u64::from);
         let mut pages = Pages::default();
-        let (mut at, end, mut row, mut empty) = (chunk.offset, chunk.offset + chunk.length, 0, 0);
-        let (mut from, mut bytes) = (at, Vec::new());
+        let mut at = chunk.offset;
+        let end = chunk.offset + chunk.length;
+        let mut row = 0;
+        let mut empty = 0;
+        let mut from = at;
+        let mut bytes = Vec::new();
         while rows.map_or(at < end, |rows| row < rows) {
             let rest = usize::try_from(at - from).ok().and_then(|skipped| bytes.get(skipped..)).unwrap_or_default();
             let window = HEAD.min(end - at) as usize;

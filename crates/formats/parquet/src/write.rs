@@ -113,7 +113,8 @@ impl<W: Write> TableWriter<W> {
     /// The values are not those of the columns, or cannot be written.
     pub fn row(&mut self, cells: &[Cell]) -> io::Result<()> {
         if cells.len() != self.columns.len() {
-            let (cells, columns) = (cells.len(), self.columns.len());
+            let cells = cells.len();
+            let columns = self.columns.len();
             return Err(io::Error::other(format!("a row has {cells} values, not {columns}")));
         }
         for (column, cell) in self.columns.iter().zip(cells) {
@@ -183,7 +184,8 @@ impl<W: Write> TableWriter<W> {
         let size = |bytes: usize| {
             i32::try_from(bytes).map_err(|_| io::Error::other(format!("a page of {bytes} bytes: the format has 2 GiB")))
         };
-        let (bytes, start) = (size(parts.iter().map(|part| part.len()).sum())?, self.at as i64);
+        let bytes = size(parts.iter().map(|part| part.len()).sum())?;
+        let start = self.at as i64;
         let of_data = Writer::default().int(1, size(values)?).int(2, PLAIN).int(3, RUNS).int(4, RUNS);
         let head = Writer::default().int(1, 0).int(2, bytes).int(3, bytes).inner(5, of_data).end();
         for part in [&[head.as_slice()], parts].concat() {
@@ -240,7 +242,8 @@ mod tests {
         let list = &file.columns[2];
         assert_eq!((list.list.is_some(), list.levels, list.field.as_deref()), (true, 1, Some("list.element")));
         assert_eq!(list.physical, PhysicalType::Float { bytes: 4 });
-        let (mut texts, mut numbers) = ([Vec::new(), Vec::new()], Vec::new());
+        let mut texts = [Vec::new(), Vec::new()];
+        let mut numbers = Vec::new();
         for group in file.row_groups([0, 1, 2]).unwrap() {
             for (column, texts) in texts.iter_mut().enumerate() {
                 let each = |_, text: Option<&[u8]>| {

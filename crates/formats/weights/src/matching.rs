@@ -154,7 +154,9 @@ pub fn match_tensors(
     let classes = of_classifier.clone().find_map(|(name, _)| in_file.get(name.as_str())?.shape.first().copied());
     let in_model = of_classifier.clone().find_map(|(_, shape)| shape.first().copied());
     let other_classes = classes.zip(in_model).filter(|(in_file, in_model)| in_file != in_model && !model.any_classes);
-    let (mut loaded, mut missing, mut interpolated) = (Vec::new(), Vec::new(), None);
+    let mut loaded = Vec::new();
+    let mut missing = Vec::new();
+    let mut interpolated = None;
     let mut is_any_there = false;
     for (name, shape) in &model.tensors {
         let Some(mut tensor) = in_file.remove(name.as_str()) else {
@@ -227,7 +229,9 @@ impl Matching {
         if self.missing.is_empty() || (self.classes.is_none() && !self.lacks_backbone) {
             return Ok(());
         }
-        let (path, model, tool) = (self.path.clone(), self.model.clone(), self.tool);
+        let path = self.path.clone();
+        let model = self.model.clone();
+        let tool = self.tool;
         Err(MatchError::Misfit {
             path,
             model,
@@ -293,7 +297,9 @@ mod tests {
             values: vec![number as f32; shape.iter().product()],
         };
         let tensors = file.iter().enumerate().map(tensor).collect();
-        let (path, format, wrapper) = ("F".into(), Format::Zip, String::new());
+        let path = "F".into();
+        let format = Format::Zip;
+        let wrapper = String::new();
         let file = WeightsFile { path, format, wrapper, averages: None, tensors };
         let renames: Vec<Rename> = renames.iter().map(|text| text.parse().unwrap()).collect();
         match_tensors(&model, file, &renames).map_err(|error| error.to_string())

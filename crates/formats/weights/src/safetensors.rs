@@ -95,7 +95,8 @@ fn header(source: &Source) -> Result<(BTreeMap<String, String>, Vec<Entry>), Wei
             return Err(source.refuse(reason));
         };
         let (start, end) = info.data_offsets;
-        let (offset, count) = (8 + header_len + start as u64, (end - start) / element.size());
+        let offset = 8 + header_len + start as u64;
+        let count = (end - start) / element.size();
         entries.push(Entry { name, element, shape: info.shape.clone(), offset, count });
     }
     let metadata = header.metadata().clone().unwrap_or_default().into_iter().collect();

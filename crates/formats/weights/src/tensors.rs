@@ -85,7 +85,9 @@ pub fn counter_names<T: Tensors + ?Sized>(tensors: &T) -> Vec<String> {
 pub fn check_tensors<T: Tensors + ?Sized>(tensors: &T) -> Result<(), String> {
     let mut names = HashSet::new();
     for index in 0..tensors.count() {
-        let (name, shape, elements) = (tensors.name(index), tensors.shape(index), tensors.elements(index));
+        let name = tensors.name(index);
+        let shape = tensors.shape(index);
+        let elements = tensors.elements(index);
         if shape.iter().product::<usize>() != elements {
             return Err(format!("tensor {name} of shape {shape:?} cannot have {elements} values"));
         }

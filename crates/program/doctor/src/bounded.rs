@@ -76,7 +76,8 @@ pub fn run(command: &mut Command, time: Duration) -> io::Result<Ended> {
 /// is then left behind, and ends with the process. If no thread can be started, the call runs here and takes as long as
 /// it takes.
 pub fn within<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(time: Duration, call: F) -> Option<T> {
-    let ((calls, called), (sender, receiver)) = (channel::<F>(), channel());
+    let (calls, called) = channel::<F>();
+    let (sender, receiver) = channel();
     let thread = Builder::new().spawn(move || {
         if let Ok(call) = called.recv() {
             // The receiver may be gone.

@@ -87,7 +87,8 @@ fn readable(data: &OpenData) -> Finding {
     let total: usize = sets.iter().map(|set| set.len()).sum();
     let picked =
         (0..SAMPLES.min(total)).map(|sample| (sample as u128 * total as u128 / SAMPLES.min(total) as u128) as usize);
-    let (mut read, mut bad) = (0, Vec::new());
+    let mut read = 0;
+    let mut bad = Vec::new();
     for index in picked {
         if began.elapsed() > TIME {
             break;

@@ -42,7 +42,9 @@ impl<'a> Place<'a> {
 
     fn words(&self, ranks: &[usize], milliseconds: u64) -> String {
         let was = if ranks.len() == 1 { "was" } else { "were" };
-        let (who, seconds, Place { sequence, operation, state }) = (number(ranks), milliseconds / 1000, self);
+        let who = number(ranks);
+        let seconds = milliseconds / 1000;
+        let Place { sequence, operation, state } = self;
         match state {
             State::Within => format!("{who} {was} in {operation} #{sequence} for {seconds} s"),
             State::Behind(activity) if *sequence == 0 => {
@@ -118,7 +120,8 @@ mod tests {
             assert_eq!(finding(&flights, world_size).map(|finding| finding.text).as_deref(), expected);
         };
         check(&[], Some(2), None);
-        let (waiting, late) = (record("computing a step", 31, "eesq"), record("reading a batch", 40, "ee"));
+        let waiting = record("computing a step", 31, "eesq");
+        let late = record("reading a batch", 40, "ee");
         let told = "rank 1 was reading a batch for 40 s, after sum 2 #8; ranks 0 2 were in sum 3 #9 for 30 s";
         check(&[waiting.clone(), late.clone(), waiting.clone()], Some(3), Some(told));
         let told = "rank 1 was starting for 2 s, before any operation; rank 0 was in sum 3 #9 for 30 s; no record of ranks 2 3";

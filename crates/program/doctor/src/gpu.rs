@@ -198,7 +198,8 @@ fn parse_links(text: &str) -> String {
         let Some(from) = row.first().and_then(number) else { continue };
         let cells = head.iter().zip(&row).filter_map(|(head, cell)| Some((number(head)?, cell)));
         for (to, cell) in cells.filter(|(to, _)| *to > from) {
-            let (kind, pair) = (path(cell), format!("{from}-{to}"));
+            let kind = path(cell);
+            let pair = format!("{from}-{to}");
             match kinds.iter_mut().find(|(known, _)| *known == kind) {
                 Some((_, pairs)) => pairs.push(pair),
                 None => kinds.push((kind, vec![pair])),

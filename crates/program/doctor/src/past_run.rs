@@ -125,7 +125,8 @@ fn straggler(metrics: &str) -> Option<Finding> {
     let last = metrics.lines().rev().find_map(|line| serde_json::from_str::<Value>(line).ok())?;
     let straggler = last.get("straggler")?;
     let (rank, host) = (straggler["rank"].as_u64()?, straggler["host"].as_str()?);
-    let (times, waited) = (straggler["times"].as_f64()?, straggler["waited"].as_f64()?);
+    let times = straggler["times"].as_f64()?;
+    let waited = straggler["waited"].as_f64()?;
     let work = match straggler["work"].as_str()? {
         "data" => "waiting for images",
         "compute" => "computing",

@@ -44,7 +44,8 @@ pub fn read_log(rank: usize, text: &str) -> Option<RankEnd> {
     let own = attempt.iter().filter_map(|(_, text)| introduction(text)).find(|(of, ..)| *of == rank);
     let (_, world_size, place) = own.map_or((rank, None, ""), |(of, world_size, place)| (of, Some(world_size), place));
     let end = attempt.iter().rev().find_map(|(_, text)| end_of(text)).unwrap_or(End::Silent);
-    let (began, last) = (attempt.first()?.0.to_owned(), attempt.last()?.0.to_owned());
+    let began = attempt.first()?.0.to_owned();
+    let last = attempt.last()?.0.to_owned();
     Some(RankEnd { rank, world_size, place: place.to_owned(), began, last, end })
 }
 

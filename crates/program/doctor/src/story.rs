@@ -169,7 +169,8 @@ impl Evidence {
         // Among equals the lowest rank: the keys are in order, and the first of the greatest counts is needed.
         let Some(most_blamed) = votes.iter().rev().max_by_key(|(_, count)| **count).map(|(rank, _)| *rank) else {
             let first = self.ends.iter().filter(|end| end.error().is_some()).min_by_key(|end| &end.last)?;
-            let (rank, message) = (first.rank, first.error()?);
+            let rank = first.rank;
+            let message = first.error()?;
             let together = errors().any(|(other, same)| other != rank && same == message);
             return Some((Some(rank).filter(|_| !together), message.to_owned()));
         };
@@ -295,7 +296,8 @@ mod tests {
     const BEGAN: &str = "20260131-120000";
 
     fn end(rank: usize, end: End) -> RankEnd {
-        let (began, last) = (BEGAN.to_owned(), format!("20260131-12000{}", rank % 10));
+        let began = BEGAN.to_owned();
+        let last = format!("20260131-12000{}", rank % 10);
         RankEnd { rank, world_size: Some(3), place: format!("node{rank}:1{rank}"), began, last, end }
     }
 

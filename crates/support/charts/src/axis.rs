@@ -26,7 +26,8 @@ impl Axis {
         let (mantissa, exponent) = step((high - low) / f64::from(most));
         let step = decimal(mantissa, exponent);
         // A value that is a tick but for its last bits begins no further step.
-        let (first, last) = ((low / step + 1e-6).floor() as i64, (high / step - 1e-6).ceil() as i64);
+        let first = (low / step + 1e-6).floor() as i64;
+        let last = (high / step - 1e-6).ceil() as i64;
         let is_plain = exponent >= -5 && low.abs().max(high.abs()) < 1e5;
         let ticks = (first..=last).map(|number| {
             let value = decimal(number * mantissa, exponent);
@@ -86,7 +87,8 @@ mod tests {
             let labels: Vec<&str> = axis.ticks.iter().map(|(_, label)| label.as_str()).collect();
             assert_eq!(labels.join(" "), expected, "{values:?}");
             for &value in values {
-                let (low, high) = (axis.ticks[0].0, axis.ticks[axis.ticks.len() - 1].0);
+                let low = axis.ticks[0].0;
+                let high = axis.ticks[axis.ticks.len() - 1].0;
                 let room = 1e-6 * (high - low);
                 assert!((low - room..=high + room).contains(&value), "{value} of {low} to {high}");
             }

@@ -53,7 +53,8 @@ pub fn class_curves(title: &str, classes: &[ClassCurves]) -> String {
     precision_recall.frame(&mut page, "precision", "recall");
     for (number, class) in classes.iter().enumerate() {
         let dashes = if number < LINES.len() { "" } else { " stroke-dasharray=\"6 3\"" };
-        let (line, attributes) = (LINES[number % LINES.len()], format!(" stroke-width=\"2\"{dashes}"));
+        let line = LINES[number % LINES.len()];
+        let attributes = format!(" stroke-width=\"2\"{dashes}");
         for (square, points) in [(roc, &class.roc), (precision_recall, &class.precision_recall)] {
             page.line(&path(square, points), line, &format!("{attributes} stroke-linejoin=\"round\""));
         }

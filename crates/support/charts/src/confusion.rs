@@ -177,8 +177,10 @@ impl Matrix<'_> {
         }
         let share = self.share(truth, predicted);
         let heat = heat(share);
-        let (x, y) = (grid.left + predicted as f64 * grid.square, grid.top + truth as f64 * grid.square);
-        let (true_name, predicted_name) = (&self.classes[truth], &self.classes[predicted]);
+        let x = grid.left + predicted as f64 * grid.square;
+        let y = grid.top + truth as f64 * grid.square;
+        let true_name = &self.classes[truth];
+        let predicted_name = &self.classes[predicted];
         let note = format!("{true_name} \u{2192} {predicted_name}: {count} ({})", percent(share));
         page.heat(x, y, grid.square, heat, &note);
         let text = match grid.numbers {
@@ -203,7 +205,8 @@ impl Matrix<'_> {
         let rows: Vec<[String; 4]> = pairs
             .iter()
             .map(|&(count, at)| {
-                let (truth, predicted) = (at / classes, at % classes);
+                let truth = at / classes;
+                let predicted = at % classes;
                 let share = percent(self.share(truth, predicted));
                 [self.classes[truth].clone(), self.classes[predicted].clone(), count.to_string(), share]
             })

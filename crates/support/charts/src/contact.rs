@@ -33,11 +33,13 @@ pub fn contact_sheet(size: usize, groups: &[Vec<Vec<u8>>]) -> Result<Vec<u8>, Ch
     }
     let factor = (MIN / size).max(1);
     let edge = size * factor;
-    let (group_width, group_height) = (each * (edge + GAP) - GAP, edge);
+    let group_width = each * (edge + GAP) - GAP;
+    let group_height = edge;
     let cell = (group_width + MARGIN, group_height + MARGIN);
     let columns = ((groups.len() * cell.1) as f64 / cell.0 as f64).sqrt().round().max(1.0) as usize;
     let columns = columns.min(groups.len());
-    let (width, height) = (columns * cell.0 + MARGIN, groups.len().div_ceil(columns) * cell.1 + MARGIN);
+    let width = columns * cell.0 + MARGIN;
+    let height = groups.len().div_ceil(columns) * cell.1 + MARGIN;
     let mut sheet = PAPER.repeat(width * height);
     let mut put = |left: usize, top: usize, across: usize, rows: &[u8]| {
         for (row, pixels) in rows.chunks_exact(across * 3).enumerate() {
@@ -46,7 +48,8 @@ pub fn contact_sheet(size: usize, groups: &[Vec<Vec<u8>>]) -> Result<Vec<u8>, Ch
         }
     };
     for (number, group) in groups.iter().enumerate() {
-        let (left, top) = (MARGIN + number % columns * cell.0, MARGIN + number / columns * cell.1);
+        let left = MARGIN + number % columns * cell.0;
+        let top = MARGIN + number / columns * cell.1;
         let frame = edge + 2 * FRAME;
         put(left - FRAME, top - FRAME, frame, &INK.repeat(frame * frame));
         for (place, image) in group.iter().enumerate() {

@@ -66,7 +66,8 @@ pub fn training_curves(title: &str, points: &[EpochPoint], best: Option<(u64, &s
     let has_accuracy =
         points.is_empty() || points.iter().any(|point| is_shown(point.train_accuracy) || is_shown(point.val_accuracy));
     let right = if has_accuracy { second + WIDTH } else { MARGIN + TICKS + WIDTH };
-    let (top, below) = (HEAD + NAME, HEAD + NAME + HEIGHT + EPOCHS + NAME);
+    let top = HEAD + NAME;
+    let below = HEAD + NAME + HEIGHT + EPOCHS + NAME;
     let epochs = ends(points);
     let loss = Panel {
         name: "loss",

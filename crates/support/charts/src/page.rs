@@ -97,7 +97,11 @@ impl Page {
 
     /// A square of a heat map with a tooltip. `opacity` is 0 to 1.
     pub(crate) fn heat(&mut self, x: f64, y: f64, side: f64, opacity: f64, tooltip: &str) {
-        let (x, y, side, opacity, tooltip) = (short(x), short(y), short(side), short(opacity), escape(tooltip));
+        let x = short(x);
+        let y = short(y);
+        let side = short(side);
+        let opacity = short(opacity);
+        let tooltip = escape(tooltip);
         let _ = writeln!(
             self.body,
             "<rect x=\"{x}\" y=\"{y}\" width=\"{side}\" height=\"{side}\" class=\"heat\" fill-opacity=\"{opacity}\">\
@@ -117,7 +121,9 @@ impl Page {
 
     /// Text. If its room is not enough, a tooltip shows the whole text.
     pub(crate) fn text(&mut self, label: Label, text: &str) {
-        let (x, y, shown) = (short(label.x), short(label.y), fit(text, label.size, label.room));
+        let x = short(label.x);
+        let y = short(label.y);
+        let shown = fit(text, label.size, label.room);
         let _ = write!(self.body, "<text x=\"{x}\" y=\"{y}\"");
         if label.anchor != "start" {
             let _ = write!(self.body, " text-anchor=\"{}\"", label.anchor);

@@ -45,7 +45,8 @@ pub fn scaling(title: &str, rows: &[ScalingRow]) -> String {
     for (number, (row, figures)) in rows.iter().zip(&figures).enumerate() {
         let top = HEAD + number as f64 * ROW;
         let baseline = top + BAR - 3.5;
-        let (speed, ideal) = (row.images_per_second * scale, ideal(row) * scale);
+        let speed = row.images_per_second * scale;
+        let ideal = ideal(row) * scale;
         page.text(Label { anchor: "end", room: names_room, ..Label::at(start - GAP, baseline) }, row.name);
         page.bar(start, top, ideal, BAR, "frame");
         page.bar(start, top, speed, BAR, "train");

@@ -32,9 +32,11 @@ pub struct LabelledImage<'a> {
 /// There are no images, or the number of bytes of one does not match its dimensions.
 pub fn image_sheet(title: &str, images: &[LabelledImage]) -> Result<String, ChartError> {
     let longest = |side: fn(&LabelledImage) -> usize| images.iter().map(side).max().ok_or(ChartError::NoImages);
-    let (widest, tallest) = (longest(|image| image.width)?, longest(|image| image.height)?);
+    let widest = longest(|image| image.width)?;
+    let tallest = longest(|image| image.height)?;
     let scale = scale_of(widest.max(tallest) as f64);
-    let (cell_width, cell_height) = (widest as f64 * scale + GAP, tallest as f64 * scale + LABEL + GAP);
+    let cell_width = widest as f64 * scale + GAP;
+    let cell_height = tallest as f64 * scale + LABEL + GAP;
 
     let columns = (images.len() as f64).sqrt().ceil() as usize;
     let rows = images.len().div_ceil(columns);
@@ -46,7 +48,8 @@ pub fn image_sheet(title: &str, images: &[LabelledImage]) -> Result<String, Char
         let x = left + (index % columns) as f64 * cell_width;
         let y = TOP + (index / columns) as f64 * cell_height;
         let png = encode(index, image, scale.max(1.0) as usize)?;
-        let (shown_width, shown_height) = (image.width as f64 * scale, image.height as f64 * scale);
+        let shown_width = image.width as f64 * scale;
+        let shown_height = image.height as f64 * scale;
         let middle = x + (cell_width - GAP) / 2.0;
         let start = middle - shown_width / 2.0;
         // A frame, so that white images have visible edges.

@@ -50,7 +50,8 @@ pub fn times_by_size(title: &str, panels: &[SizePanel]) -> String {
 
 fn draw(page: &mut Page, panel: &SizePanel, top: f64, sizes: &Decades, times: &Decades) {
     let bottom = top + HEIGHT;
-    let (x, y) = (|log: f64| LEFT + WIDTH * sizes.share(log), |log: f64| bottom - HEIGHT * times.share(log));
+    let x = |log: f64| LEFT + WIDTH * sizes.share(log);
+    let y = |log: f64| bottom - HEIGHT * times.share(log);
     page.text(Label::at(LEFT, top - 10.0), panel.title);
     let mut grid = String::new();
     for exponent in times.ticks() {
@@ -77,7 +78,8 @@ fn draw(page: &mut Page, panel: &SizePanel, top: f64, sizes: &Decades, times: &D
             let _ = write!(path, "{command}{:.1} {:.1}", x(bytes.log2()), y(seconds.log10()));
         }
         page.line(&path, class, &dashes);
-        let (x, y) = (LEFT + WIDTH + 16.0, top + 10.0 + 20.0 * row as f64);
+        let x = LEFT + WIDTH + 16.0;
+        let y = top + 10.0 + 20.0 * row as f64;
         page.line(&format!("M{x:.1} {:.1}h22", y - 4.5), class, &dashes);
         page.text(Label { room: NAMES - 30.0 - MARGIN, ..Label::at(x + 28.0, y) }, line.name);
     }

@@ -123,7 +123,8 @@ impl Remote {
             let problem = format!("{address}: {why}; the version in the cache is read{others}");
             warnings.push((problem, "if the data may have changed, start again when the server answers"));
         }
-        let (total, kept) = (objects.values().map(|object| object.length()).sum::<u64>(), self.cache.capacity());
+        let total = objects.values().map(|object| object.length()).sum::<u64>();
+        let kept = self.cache.capacity();
         if total > kept {
             let [total, kept] = [total, kept].map(|bytes| bytes.div_ceil(1_000_000));
             let problem =

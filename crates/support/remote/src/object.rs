@@ -96,7 +96,8 @@ impl Object {
     pub fn fill(&self, mut offset: u64, mut bytes: &mut [u8]) -> Result<(), RemoteError> {
         let last = (offset + bytes.len() as u64).saturating_sub(1) / PIECE;
         while !bytes.is_empty() {
-            let (piece, at) = (offset / PIECE, (offset % PIECE) as usize);
+            let piece = offset / PIECE;
+            let at = (offset % PIECE) as usize;
             let mut done = (PIECE as usize - at).min(bytes.len());
             if !self.pieces.read(piece, at, &mut bytes[..done]) {
                 let run = self.run(piece, last)?;

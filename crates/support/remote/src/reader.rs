@@ -94,7 +94,8 @@ impl Reader {
         let end = self.object.length().div_ceil(PIECE);
         while self.ahead.len() < self.reach && next < end {
             let Some(permit) = self.object.permit() else { break };
-            let (object, pieces) = (self.object.clone(), next..end.min(next + RUN));
+            let object = self.object.clone();
+            let pieces = next..end.min(next + RUN);
             next = pieces.end;
             let own = pieces.clone();
             let thread = thread::Builder::new().name("run-ahead".to_owned());

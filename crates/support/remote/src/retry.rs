@@ -84,7 +84,8 @@ mod tests {
             let found = found.map_err(|fault| fault.words().split(" in ").next().unwrap_or_default().to_owned());
             assert_eq!(found, expected.map_err(str::to_owned));
         };
-        let (passing, lasting) = (Fault::Passing("it is busy".to_owned()), Fault::Lasting("it is gone".to_owned()));
+        let passing = Fault::Passing("it is busy".to_owned());
+        let lasting = Fault::Lasting("it is gone".to_owned());
         check(&[], 1, Ok(1));
         check(std::slice::from_ref(&passing), 2, Ok(2));
         check(&[passing.clone(), passing.clone()], 2, Err("it is busy, 2 times"));

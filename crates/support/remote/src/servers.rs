@@ -21,7 +21,8 @@ pub(crate) struct Servers {
 impl Servers {
     /// Asks no server.
     pub fn new(options: &RemoteOptions) -> Result<Self, RemoteError> {
-        let (transport, variables) = (Transport::new(options)?, options.variables.clone());
+        let transport = Transport::new(options)?;
+        let variables = options.variables.clone();
         Ok(Servers { transport, variables, buckets: Mutex::default() })
     }
 

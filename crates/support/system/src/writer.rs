@@ -109,7 +109,8 @@ impl<W: Fn(Stream, &[u8]) -> io::Result<()>> Writer<W> {
                 continue;
             };
             // It keeps its place and its bytes until it is written.
-            let (stream, text) = (*stream, std::mem::take(text));
+            let stream = *stream;
+            let text = std::mem::take(text);
             drop(state);
             let result = (self.write)(stream, text.as_bytes());
             state = self.state();
@@ -178,7 +179,8 @@ mod tests {
 
     /// A writer to a terminal that takes a text when it is told to, and the texts that it has taken.
     fn terminal() -> (Arc<Writer<Write>>, Sender<()>, Receiver<String>) {
-        let ((take, taken), (sender, shown)) = (channel::<()>(), channel());
+        let (take, taken) = channel::<()>();
+        let (sender, shown) = channel();
         let (taken, sender) = (Mutex::new(taken), Mutex::new(sender));
         let write = move |_: Stream, text: &[u8]| {
             taken.lock().unwrap().recv().map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;

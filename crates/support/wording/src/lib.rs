@@ -39,7 +39,9 @@ pub fn clock(seconds: f64) -> String {
         return "?".to_owned();
     }
     let seconds = seconds.round() as u64;
-    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let hours = seconds / 3600;
+    let minutes = seconds / 60 % 60;
+    let seconds = seconds % 60;
     if hours > 0 { format!("{hours}:{minutes:02}:{seconds:02}") } else { format!("{minutes}:{seconds:02}") }
 }
 
@@ -119,8 +121,10 @@ pub fn shell_word(text: impl AsRef<OsStr>) -> String {
 /// `20260131-235959`, from seconds since 1970. Source: H. Hinnant, "chrono-compatible low-level date algorithms"
 /// (`civil_from_days`), whose years begin in March, so that leap days come last.
 pub fn utc_time(seconds: u64) -> String {
-    let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let days = seconds / 86_400 + 719_468;
+    let second = seconds % 86_400;
+    let era = days / 146_097;
+    let day_of_era = days % 146_097;
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let march_month = (5 * day_of_year + 2) / 153;

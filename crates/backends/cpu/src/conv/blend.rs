@@ -60,7 +60,9 @@ impl Blend {
         }
         let rows = self.count * self.inputs;
         pool.run(self.taps * rows, |row, _| {
-            let (tap, member, input) = (row / rows, row % rows / self.inputs, row % self.inputs);
+            let tap = row / rows;
+            let member = row % rows / self.inputs;
+            let input = row % self.inputs;
             // SAFETY: this task's row of the blended weights, and a row of the weights.
             unsafe {
                 let to = blended.slice_mut(row * self.outputs, self.outputs);
@@ -81,7 +83,8 @@ impl Blend {
     pub(super) unsafe fn collect(&self, pool: &mut Pool, blended: Region<f32>, gradient: Region<f32>) {
         let rows = self.count * self.inputs;
         pool.run(self.taps * self.inputs, |row, _| {
-            let (tap, input) = (row / self.inputs, row % self.inputs);
+            let tap = row / self.inputs;
+            let input = row % self.inputs;
             // SAFETY: this task's row of the gradient, and the rows of the blended gradient that it consists of.
             unsafe {
                 let to = gradient.slice_mut(row * self.outputs, self.outputs);
@@ -98,7 +101,8 @@ impl Blend {
 
     /// The outputs of the groups at position `member` within their blended groups.
     fn columns(&self, member: usize) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
-        let (each, count) = (self.outputs / self.groups, self.count);
+        let each = self.outputs / self.groups;
+        let count = self.count;
         (member..self.groups).step_by(count).map(move |group| group * each..(group + 1) * each)
     }
 }

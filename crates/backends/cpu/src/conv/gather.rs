@@ -296,7 +296,8 @@ impl<E: Element, P: Element> Gather<E, P> {
     unsafe fn pack(&self, context: &mut Context, weights: Region<f32>, packed: Region<f32>) {
         let blended = packed.part(self.weights.len(), self.blend.len());
         // SAFETY: the caller's promise.
-        let (weights, isa) = (unsafe { self.blend.spread(&mut context.pool, weights, blended) }, self.isa);
+        let weights = unsafe { self.blend.spread(&mut context.pool, weights, blended) };
+        let isa = self.isa;
         let private = &context.private;
         context.pool.run(self.weights.tasks(), |task, thread| {
             let space = private[thread].part(0, self.weights.piece_words());
@@ -359,8 +360,8 @@ impl<E: Element, P: Element> Gather<E, P> {
         for (index, chunk) in part.chunks.iter().enumerate() {
             let (a, stride) = match chunk.in_place {
                 Some(channel) => {
-                    let (at, values) =
-                        (task.points.start * all_channels + map.first + channel, chunk.depth * P::PER_WORD);
+                    let at = task.points.start * all_channels + map.first + channel;
+                    let values = chunk.depth * P::PER_WORD;
                     let a = source.at(at, (rows - 1) * all_channels + values);
                     (a.cast_const().cast(), all_channels / P::PER_WORD)
                 }
@@ -387,7 +388,9 @@ impl<E: Element, P: Element> Gather<E, P> {
             };
             let (init, init_rows) = if index == 0 { (init, init_rows) } else { (sums.0.cast_const(), sums.1) };
             let b = packed.at(panels + self.weights.row(chunk.start), 0);
-            let (depth, panel, far) = (chunk.depth, self.weights.panel(), true);
+            let depth = chunk.depth;
+            let panel = self.weights.panel();
+            let far = true;
             // SAFETY: addresses as computed above; this task owns its rows and columns of the result.
             unsafe {
                 if self.weights.split {

@@ -85,7 +85,9 @@ fn forward(shape: &ConvShape, axis: usize, cut: bool) -> Vec<TapRun> {
 /// taps, so each remainder has its own lattice and nothing is multiplied by inserted zeros.
 fn backward(shape: &ConvShape, axis: usize, cut: bool) -> Vec<TapRun> {
     let window = &shape.conv.window;
-    let (stride, [before, _], dilation) = (window.stride[axis], window.padding[axis], window.dilation[axis]);
+    let stride = window.stride[axis];
+    let [before, _] = window.padding[axis];
+    let dilation = window.dilation[axis];
     let mut tap_runs = Vec::new();
     for phase in 0..stride.min(shape.input[axis]) {
         let displaced = |k: usize| (phase + before) as isize - (k * dilation) as isize;
@@ -150,7 +152,8 @@ pub(crate) fn runs(taps: &[PlacedTap], channels: usize, whole: bool, columns: Ra
     let mut runs: Vec<Run> = Vec::new();
     let mut previous: Option<PlacedTap> = None;
     for (index, &tap) in taps.iter().enumerate() {
-        let (start, end) = (columns.start.max(index * channels), columns.end.min((index + 1) * channels));
+        let start = columns.start.max(index * channels);
+        let end = columns.end.min((index + 1) * channels);
         if start >= end {
             continue;
         }

@@ -86,7 +86,8 @@ impl Normalizer {
         len: usize,
         to: *mut Y,
     ) {
-        let (channels, mut done) = (self.mean.len(), 0);
+        let channels = self.mean.len();
+        let mut done = 0;
         while done < len {
             let channel = (index + done) % channels;
             let count = (channels - channel).min(len - done);
@@ -108,7 +109,8 @@ impl Normalizer {
         ) {
             // Channels up to this one are in vectors.
             let whole = self.mean.len() / S::LANES * S::LANES;
-            let (len, vectors) = (x.len(), whole.saturating_sub(channel).min(x.len()));
+            let len = x.len();
+            let vectors = whole.saturating_sub(channel).min(x.len());
             let mut i = 0;
             while i + S::LANES <= vectors {
                 Y::store::<S>(to.add(i), self.of::<S, X, Y, R>(x.at(i, S::LANES), channel + i));
@@ -121,7 +123,9 @@ impl Normalizer {
             } else if i < vectors {
                 // Part of a vector, of channels that there are.
                 let first = channel.min(whole - S::LANES);
-                let (mut from, mut y, skipped) = ([X::ZERO; MAX_LANES], [Y::ZERO; MAX_LANES], channel - first);
+                let mut from = [X::ZERO; MAX_LANES];
+                let mut y = [Y::ZERO; MAX_LANES];
+                let skipped = channel - first;
                 from.as_mut_ptr().add(skipped).copy_from_nonoverlapping(x.at(0, vectors), vectors);
                 Y::store::<S>(y.as_mut_ptr(), self.of::<S, X, Y, R>(from.as_ptr(), first));
                 to.copy_from_nonoverlapping(y.as_ptr().add(skipped), vectors);

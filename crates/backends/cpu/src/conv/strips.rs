@@ -139,9 +139,11 @@ impl<E: Element> Strips<E> {
                 batch_norm::scales(norm.moments.variance, norm.weight, norm.epsilon, of(shared, scale));
             }
         }
-        let (private, shape) = (&context.private, &self.links[0].link.shape);
+        let private = &context.private;
+        let shape = &self.links[0].link.shape;
         context.pool.run(shape.batch * self.strips.len(), |task, thread| {
-            let (image, strip) = (task / self.strips.len(), &self.strips[task % self.strips.len()]);
+            let image = task / self.strips.len();
+            let strip = &self.strips[task % self.strips.len()];
             let source = rows_of(source, shape.input, image, &strip.rows[0]);
             // SAFETY: the caller's promise; each task has its own rows of the result, and each thread its workspace.
             unsafe { self.strip(strip, image, source, shared, private[thread]) }
@@ -165,7 +167,9 @@ impl<E: Element> Strips<E> {
                 false => of(private, result).cast().part(0, results(shape, rows)),
             };
             let norm = Forward { x: y, y, residual: norm.residual.map(of_image), ..*norm };
-            let (own, packed, scale) = (of(private, &self.own), of(shared, packed), of(shared, scale));
+            let own = of(private, &self.own);
+            let packed = of(shared, packed);
+            let scale = of(shared, scale);
             // SAFETY: the caller's promise.
             unsafe {
                 batch_norm::scaled_pieces(&norm, scale, |epilogue| {
@@ -303,7 +307,8 @@ mod tests {
                     let y = Region::of_mut(y);
                     let residual = (index + 1 == shapes.len()).then(|| Region::of(&residual));
                     let size = Rows { rows: y.len() / shape.output[2], channels: shape.output[2] };
-                    let (moments, activation) = (Moments { mean, variance }, Some(Activation::Relu));
+                    let moments = Moments { mean, variance };
+                    let activation = Some(Activation::Relu);
                     let norm = Forward { size, x: y, moments, weight, bias, residual, y, epsilon: 1e-3, activation };
                     Link { shape: *shape, weights, norm }
                 })

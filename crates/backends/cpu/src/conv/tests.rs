@@ -74,8 +74,10 @@ struct Algorithm<E> {
 
 macro_rules! algorithm {
     ($name:literal, $shape:expr, $isa:expr, $limits:expr, $conv:ty, $back:ty, $gradient:ty) => {{
-        let (forward, backward) = (<$conv>::new($shape, $isa, false), <$back>::new($shape, $isa, true));
-        let (gradient, counted) = (<$gradient>::new($shape, $isa), <$conv>::new($shape, $isa, false));
+        let forward = <$conv>::new($shape, $isa, false);
+        let backward = <$back>::new($shape, $isa, true);
+        let gradient = <$gradient>::new($shape, $isa);
+        let counted = <$conv>::new($shape, $isa, false);
         let Workspace { shared, private } = forward.workspace();
         let [height, width, channels] = $shape.output;
         let size = Rows { rows: $shape.batch * height * width, channels };
@@ -179,11 +181,14 @@ fn check_stored<E: Element>(shape: &ConvShape, long: bool) {
     let window = &shape.conv.window;
     let weights = window.kernel[0] * window.kernel[1] * shape.input[2] / shape.conv.groups * shape.output[2];
     let stored = |key, n| noise(key, n).into_iter().map(|value| E::of(value).get()).collect::<Vec<f32>>();
-    let (x, w) = (stored(1, elements(shape.batch, shape.input)), noise(2, weights));
-    let (dy, bias) = (stored(3, elements(shape.batch, shape.output)), noise(4, shape.output[2]));
+    let x = stored(1, elements(shape.batch, shape.input));
+    let w = noise(2, weights);
+    let dy = stored(3, elements(shape.batch, shape.output));
+    let bias = noise(4, shape.output[2]);
     let base = stored(5, x.len());
     let mut y64 = Expected::new((0..dy.len()).map(|i| f64::from(bias[i % shape.output[2]])));
-    let (mut dx64, mut dw64) = (Expected::new(x.iter().map(|_| 0.0)), Expected::new(w.iter().map(|_| 0.0)));
+    let mut dx64 = Expected::new(x.iter().map(|_| 0.0));
+    let mut dw64 = Expected::new(w.iter().map(|_| 0.0));
     for_each_matmul(shape, |i, k, o| {
         let x = f64::from(x[i]);
         for (k, o) in k.zip(o) {
@@ -210,17 +215,19 @@ fn check_stored<E: Element>(shape: &ConvShape, long: bool) {
             let [x, from] = [&x, &dy].map(|values| operand::<E>(edge, values));
             let [w, bias] = [&w, &bias].map(|values| operand::<f32>(edge, values));
             let [mut y, mut unbased] = [dy.len(), base.len()].map(|len| Guarded::filled(edge, E::of(f32::NAN), len));
-            let (mut dx, mut dw) = (operand::<E>(edge, &base), Guarded::filled(edge, f32::NAN, weights));
-            let (x, w, from, over) = (Region::of(&x), Region::of(&w), Region::of(&from), Region::of_mut(&mut dx));
+            let mut dx = operand::<E>(edge, &base);
+            let mut dw = Guarded::filled(edge, f32::NAN, weights);
+            let x = Region::of(&x);
+            let w = Region::of(&w);
+            let from = Region::of(&from);
+            let over = Region::of_mut(&mut dx);
             forward(context, x, w, Region::of_mut(&mut y), Start::Bias(Region::of(&bias)));
             // Far from zero, so that squares would cancel.
             let far = operand::<f32>(edge, &bias.iter().map(|bias| bias + 100.0).collect::<Vec<_>>());
             let [mut alone, mut counted] = [(); 2].map(|()| Guarded::filled(edge, E::of(f32::NAN), dy.len()));
             let [mut mean, mut variance] = [(); 2].map(|()| Guarded::filled(edge, f32::NAN, bias.len()));
-            let (start, moments) = (
-                Start::Bias(Region::of(&far)),
-                Moments { mean: Region::of_mut(&mut mean), variance: Region::of_mut(&mut variance) },
-            );
+            let start = Start::Bias(Region::of(&far));
+            let moments = Moments { mean: Region::of_mut(&mut mean), variance: Region::of_mut(&mut variance) };
             forward(context, x, w, Region::of_mut(&mut alone), start);
             statistics(context, x, w, Region::of_mut(&mut counted), start, moments);
             assert_eq!(values(&counted), values(&alone), "{}", name("with statistics"));
@@ -243,7 +250,8 @@ fn check_stored<E: Element>(shape: &ConvShape, long: bool) {
 
 /// Compares mean and variance of each channel with those of the stored values.
 fn check_moments(what: &str, y: &[f32], mean: &[f32], variance: &[f32]) {
-    let (channels, rows) = (mean.len(), (y.len() / mean.len()) as f64);
+    let channels = mean.len();
+    let rows = (y.len() / mean.len()) as f64;
     let of = |c: usize| y.iter().skip(c).step_by(channels).map(|&y| f64::from(y));
     let means: Vec<f64> = (0..channels).map(|c| of(c).sum::<f64>() / rows).collect();
     let exact: Vec<f64> =
@@ -492,9 +500,12 @@ fn errors_of_layers<E: Element>(share: f64) {
     for &[channels, size] in layers {
         let shape = shape(Case(1, [size; 2], [channels; 2], [3; 2], [1; 2], [[1; 2]; 2], [1; 2], 1)).unwrap();
         let stored = |key, n| noise(key, n).into_iter().map(E::of).collect::<Vec<E>>();
-        let (x, dy) = (stored(1, elements(1, shape.input)), stored(3, elements(1, shape.output)));
+        let x = stored(1, elements(1, shape.input));
+        let dy = stored(3, elements(1, shape.output));
         let weights = noise(2, 9 * channels * channels);
-        let (mut y64, mut dx64, mut dw64) = (vec![0.0; dy.len()], vec![0.0; x.len()], vec![0.0; weights.len()]);
+        let mut y64 = vec![0.0; dy.len()];
+        let mut dx64 = vec![0.0; x.len()];
+        let mut dw64 = vec![0.0; weights.len()];
         let value = |element: E| f64::from(element.get());
         for_each_matmul(&shape, |i, k, o| {
             let x = value(x[i]);

@@ -215,7 +215,9 @@ impl<E: Element> WeightGradient<E> {
     /// # Safety
     /// The regions are valid, of the shapes that the gradient was prepared for, and `dw` overlaps no other region.
     pub(crate) unsafe fn run(&self, context: &mut Context, x: impl Into<Source<E>>, dy: Region<E>, dw: Region<f32>) {
-        let (private, shared, x) = (&context.private, context.shared, x.into());
+        let private = &context.private;
+        let shared = context.shared;
+        let x = x.into();
         let gradient = dw;
         let dw = match self.blend.len() {
             0 => gradient,
@@ -244,7 +246,8 @@ impl<E: Element> WeightGradient<E> {
             let first = task.group * (channels / groups);
             FeatureMap { data, height, width, channels, first }
         };
-        let (source, gradient) = (map(x.data, self.shape.input), map(dy, self.shape.output));
+        let source = map(x.data, self.shape.input);
+        let gradient = map(dy, self.shape.output);
         let outputs = self.shape.output[2];
         let words: *mut usize = workspace.at(self.block + self.panels + self.split, 0).cast();
         // SAFETY: this thread's workspace ends with a table of the rows of the largest task.

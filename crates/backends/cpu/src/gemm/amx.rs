@@ -177,7 +177,8 @@ unsafe fn sized_block<T: TileRegisters, C: Element>(tile: &Tile<C>, rows: usize,
 /// Divides rows among the fewest registers that hold them, two per block. An odd register comes last, and is full if any is.
 fn blocks(rows: usize) -> impl Iterator<Item = Range<usize>> {
     let registers = rows.div_ceil(SIDE);
-    let (pairs, alone) = (registers / 2, if registers % 2 == 1 { rows.min(SIDE) } else { 0 });
+    let pairs = registers / 2;
+    let alone = if registers % 2 == 1 { rows.min(SIDE) } else { 0 };
     let paired = rows - alone;
     let last = (alone > 0).then_some(paired..rows);
     (0..pairs).map(move |i| paired * i / pairs..paired * (i + 1) / pairs).chain(last)

@@ -161,14 +161,16 @@ pub(crate) unsafe fn multiply<E: Element, C: Element, const TRANSPOSED: bool>(
         return unsafe { amx::multiply_in_registers::<C, TRANSPOSED>(matmuls) };
     }
     let tiles = tiles::<E, C, TRANSPOSED>(isa);
-    let (height, width) = (tiles[1].len(), panel_width(isa));
+    let height = tiles[1].len();
+    let width = panel_width(isa);
     for matmul in matmuls {
         let rows = matmul.rows;
         // Tiles of nearly equal height: 16 rows are divided into 8 + 8, not 14 + 2.
         let count = rows.div_ceil(height);
         for column in (0..matmul.columns).step_by(width) {
             for i in 0..count {
-                let (first, end) = (rows * i / count, rows * (i + 1) / count);
+                let first = rows * i / count;
+                let end = rows * (i + 1) / count;
                 // SAFETY: the caller's promise; the tile lies inside the matmul.
                 unsafe {
                     if matmul.far {
@@ -287,12 +289,14 @@ mod tests {
     /// The bits of a matmul that is added to initial values in C, with its rows divided among several matmuls.
     fn in_place<E: Words, const T: bool>(isa: Isa, [rows, columns, depth]: [usize; 3], cuts: &[usize]) -> Vec<u32> {
         let width = panel_width(isa);
-        let (a, b) = (words::<E>(1, rows * depth), words::<E>(2, columns.div_ceil(width) * depth * width));
+        let a = words::<E>(1, rows * depth);
+        let b = words::<E>(2, columns.div_ceil(width) * depth * width);
         let mut c = noise(3, rows * columns);
         let c_rows: Vec<usize> = (0..rows).map(|i| i * columns).collect();
         let to = c.as_mut_ptr();
         let part = |ends: &[usize]| {
-            let (first, rows_of) = (ends[0], c_rows[ends[0]..ends[1]].as_ptr());
+            let first = ends[0];
+            let rows_of = c_rows[ends[0]..ends[1]].as_ptr();
             Matmul {
                 rows: ends[1] - first,
                 columns,

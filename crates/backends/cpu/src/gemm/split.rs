@@ -83,7 +83,8 @@ mod tests {
 
     /// A matmul that is added to C, with its rows divided at `cuts`.
     fn split<const T: bool>(edge: Edge, [rows, columns, depth]: [usize; 3], cuts: &[usize]) -> Vec<f32> {
-        let (a, b) = (Guarded::new(edge, &noise(1, rows * depth)), Guarded::new(edge, &noise(2, depth * columns)));
+        let a = Guarded::new(edge, &noise(1, rows * depth));
+        let b = Guarded::new(edge, &noise(2, depth * columns));
         let panels = columns.div_ceil(panel_width(Isa::Amx));
         let mut split = Guarded::new(edge, &vec![f32::NAN; panels * split_words(depth)]);
         // SAFETY: B has its rows, and the panels their size.
@@ -112,7 +113,9 @@ mod tests {
 
     /// The same as chains of multiply-adds.
     fn plain<const T: bool>([rows, columns, depth]: [usize; 3]) -> Vec<f32> {
-        let (a, b, mut c) = (noise(1, rows * depth), noise(2, depth * columns), noise(3, rows * columns));
+        let a = noise(1, rows * depth);
+        let b = noise(2, depth * columns);
+        let mut c = noise(3, rows * columns);
         for (i, j) in (0..rows).flat_map(|i| (0..columns).map(move |j| (i, j))) {
             let add =
                 |sum: f32, p: usize| a[if T { p * rows + i } else { i * depth + p }].mul_add(b[p * columns + j], sum);
@@ -123,7 +126,9 @@ mod tests {
 
     /// The greatest error of results in f32, in units of the sums of their terms' magnitudes, and the mean error.
     fn errors<const T: bool>(size @ [rows, columns, depth]: [usize; 3], found: &[f32]) -> [f64; 2] {
-        let (a, b, base) = (noise(1, rows * depth), noise(2, depth * columns), noise(3, rows * columns));
+        let a = noise(1, rows * depth);
+        let b = noise(2, depth * columns);
+        let base = noise(3, rows * columns);
         let [mut most, mut mean] = [0.0f64; 2];
         for (i, j) in (0..size[0]).flat_map(|i| (0..columns).map(move |j| (i, j))) {
             let at = (rows - 1 - i) * columns + j;
@@ -140,7 +145,8 @@ mod tests {
 
     fn check<const T: bool>(edge: Edge, size: [usize; 3], cut: usize) {
         let found = split::<T>(edge, size, &[0, size[0]]);
-        let ([most, _], [most_of_plain, _]) = (errors::<T>(size, &found), errors::<T>(size, &plain::<T>(size)));
+        let [most, _] = errors::<T>(size, &found);
+        let [most_of_plain, _] = errors::<T>(size, &plain::<T>(size));
         // Sums of few terms are rounded more often than in f32, where each is rounded once: by up to two units in the last place.
         // What a product of parts less would leave out is 4e-6 of a term.
         assert!(most <= most_of_plain + 2.4e-7, "{size:?}: {most:e}, in f32 {most_of_plain:e}");
@@ -188,7 +194,8 @@ mod tests {
         // SAFETY: 32 rows of 16 columns.
         unsafe { split_panels(Isa::Amx, b.as_ptr(), [16, 32, 16], split.as_mut_ptr()) };
         for (at, value) in b.iter().enumerate() {
-            let (row, column) = (at / 16, at % 16);
+            let row = at / 16;
+            let column = at % 16;
             let half = |part: usize| {
                 let word = split[part * 2 * SIDE * SIDE + row % SIDE * SIDE + column].to_bits();
                 f32::from_bits(if row < SIDE { word << 16 } else { word & 0xffff_0000 })

@@ -9,7 +9,8 @@ use crate::elementwise;
 impl OnCpu for Activation {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
         let activation = *self;
-        let (x, y) = (o.input::<E>(0)?, o.output(0)?);
+        let x = o.input::<E>(0)?;
+        let y = o.output(0)?;
         Ok(kernel!(Workspace::default(), c => elementwise::activate(c, activation, x, y)))
     }
 }
@@ -17,7 +18,9 @@ impl OnCpu for Activation {
 impl OnCpu for ActivationBackward {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
         let activation = self.0;
-        let (dy, known, dx) = (o.input::<E>(0)?, o.input(1)?, o.output(0)?);
+        let dy = o.input::<E>(0)?;
+        let known = o.input(1)?;
+        let dx = o.output(0)?;
         Ok(kernel!(Workspace::default(), c => elementwise::activate_backward(c, activation, dy, known, dx)))
     }
 }

@@ -7,7 +7,9 @@ use crate::elementwise;
 
 impl OnCpu for Add {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
-        let (a, b, sum) = (o.input::<E>(0)?, o.input(1)?, o.output(0)?);
+        let a = o.input::<E>(0)?;
+        let b = o.input(1)?;
+        let sum = o.output(0)?;
         Ok(kernel!(Workspace::default(), c => elementwise::add(c, a, b, sum)))
     }
 }

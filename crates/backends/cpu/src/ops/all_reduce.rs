@@ -66,7 +66,8 @@ pub(super) fn parts(o: &Operand, bucket: usize) -> Result<(Range<usize>, Vec<usi
         .as_ref()
         .and_then(|partition| partition.borders.get(bucket))
         .ok_or_else(|| o.unsupported())?;
-    let (start, end) = (partition[0], partition[partition.len() - 1]);
+    let start = partition[0];
+    let end = partition[partition.len() - 1];
     Ok((start..end, partition[1..].iter().map(|border| border - start).collect()))
 }
 

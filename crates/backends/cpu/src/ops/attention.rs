@@ -16,7 +16,10 @@ impl OnCpu for Attention {
 impl OnCpu for AttentionBackward {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
         let size = size(o, Side::Input(1), self.heads)?;
-        let (dy, qkv, y, log_sum_exp) = (o.input::<E>(0)?, o.input(1)?, o.input(2)?, o.input(3)?);
+        let dy = o.input::<E>(0)?;
+        let qkv = o.input(1)?;
+        let y = o.input(2)?;
+        let log_sum_exp = o.input(3)?;
         let backward = Backward { size, dy, qkv, y, log_sum_exp, dqkv: o.output(0)? };
         Ok(kernel!(size.backward_workspace(o.preparation.kernels.isa), c => attention::backward(c, &backward)))
     }

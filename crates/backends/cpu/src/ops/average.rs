@@ -11,7 +11,8 @@ impl OnCpu for Average {
         if self.scaled {
             return Err(o.unsupported());
         }
-        let (averages, decay) = (averages(o)?, self.decay);
+        let averages = averages(o)?;
+        let decay = self.decay;
         Ok(kernel!(Workspace::default(), (c, step) => averages.follow(c, decay, step.optimizer_step)))
     }
 }

@@ -8,7 +8,8 @@ use crate::pooling::Average;
 impl OnCpu for AvgPool {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
         let average = Average::window(o.pool(Side::Input(0), Side::Output(0))?, &self.0);
-        let (x, y) = (o.input::<E>(0)?, o.output(0)?);
+        let x = o.input::<E>(0)?;
+        let y = o.output(0)?;
         Ok(kernel!(Workspace::default(), c => average.forward(c, x, y)))
     }
 }
@@ -16,7 +17,8 @@ impl OnCpu for AvgPool {
 impl OnCpu for AvgPoolBackward {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
         let average = Average::window(o.pool(Side::Output(0), Side::Input(0))?, &self.0);
-        let (dy, dx) = (o.input::<E>(0)?, o.output(0)?);
+        let dy = o.input::<E>(0)?;
+        let dx = o.output(0)?;
         Ok(kernel!(Workspace::default(), c => average.backward(c, dy, dx)))
     }
 }

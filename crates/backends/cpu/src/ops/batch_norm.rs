@@ -13,7 +13,8 @@ use crate::statistics::{self, Moments};
 impl OnCpu for BatchNormStatistics {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
         let moments = Moments { mean: o.output(0)?, variance: o.output(1)? };
-        let (size, x) = (o.rows(0)?, o.input::<E>(0)?);
+        let size = o.rows(0)?;
+        let x = o.input::<E>(0)?;
         Ok(kernel!(size.workspace(), c => statistics::statistics(c, size, x, moments)))
     }
 }
@@ -21,8 +22,13 @@ impl OnCpu for BatchNormStatistics {
 impl OnCpu for BatchNormNormalize {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
         let BatchNormNormalize { epsilon, activation, .. } = *self;
-        let (moments, weight, bias, residual) = (moments(o, 1)?, o.input(3)?, o.input(4)?, o.optional(5)?);
-        let (size, x, y) = (o.rows(0)?, o.input::<E>(0)?, o.output(0)?);
+        let moments = moments(o, 1)?;
+        let weight = o.input(3)?;
+        let bias = o.input(4)?;
+        let residual = o.optional(5)?;
+        let size = o.rows(0)?;
+        let x = o.input::<E>(0)?;
+        let y = o.output(0)?;
         let forward = Forward { size, x, moments, weight, bias, residual, y, epsilon, activation };
         Ok(kernel!(size.workspace(), c => batch_norm::normalize(c, &forward)))
     }
@@ -54,7 +60,8 @@ impl OnCpu for BatchNormBackward {
 impl OnCpu for RunningShare {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
         let RunningShare { count, shards } = *self;
-        let (moments, share) = (moments(o, 0)?, o.output(0)?);
+        let moments = moments(o, 0)?;
+        let share = o.output(0)?;
         Ok(kernel!(Workspace::default(), _c => batch_norm::running_share(moments, count, shards, share)))
     }
 }
@@ -62,7 +69,9 @@ impl OnCpu for RunningShare {
 impl OnCpu for RunningUpdate {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
         let momentum = self.momentum;
-        let (update, mean, variance) = (o.input::<f32>(0)?, o.input(1)?, o.input(2)?);
+        let update = o.input::<f32>(0)?;
+        let mean = o.input(1)?;
+        let variance = o.input(2)?;
         let channels = update.len() / 2;
         let [means, variances] = [0, channels].map(|start| update.part(start, channels));
         Ok(kernel!(Workspace::default(), _c => {
@@ -89,6 +98,7 @@ fn gradient<E: Element>(
         (Some(_), None) => return Err(o.unsupported()),
         (Some(activation), Some(bias)) => Some((activation, Gate::Recomputed { weight: o.input(gate)?, bias })),
     };
-    let (size, moments) = (o.rows(0)?, moments(o, 2)?);
+    let size = o.rows(0)?;
+    let moments = moments(o, 2)?;
     Ok(Gradient { size, dy: o.input(0)?, x: o.input(1)?, moments, gate, epsilon })
 }

@@ -96,8 +96,11 @@ impl Operand<'_> {
         backward: bool,
         norm: Option<SourceNorm>,
     ) -> Result<Instruction, DeviceError> {
-        let (data, weights, result) = (self.input::<E>(0)?, self.input(1)?, self.output(0)?);
-        let (algorithm, isa) = (self.algorithm(shape, winograd::pays::<E>), self.preparation.kernels.isa);
+        let data = self.input::<E>(0)?;
+        let weights = self.input(1)?;
+        let result = self.output(0)?;
+        let algorithm = self.algorithm(shape, winograd::pays::<E>);
+        let isa = self.preparation.kernels.isa;
         let statistics = match self.node.outputs.len() {
             3 => Some(Moments { mean: self.output(1)?, variance: self.output(2)? }),
             _ => None,
@@ -131,8 +134,11 @@ impl Operand<'_> {
         shape: ConvShape,
         norm: Option<SourceNorm>,
     ) -> Result<Instruction, DeviceError> {
-        let (x, dy, dw) = (self.input::<E>(0)?, self.input(1)?, self.output(0)?);
-        let (algorithm, isa) = (self.algorithm(&shape, winograd::gradient_pays::<E>), self.preparation.kernels.isa);
+        let x = self.input::<E>(0)?;
+        let dy = self.input(1)?;
+        let dw = self.output(0)?;
+        let algorithm = self.algorithm(&shape, winograd::gradient_pays::<E>);
+        let isa = self.preparation.kernels.isa;
         macro_rules! by {
             ($gradient:expr) => {{
                 let gradient = $gradient;

@@ -23,7 +23,10 @@ impl OnCpu for Conv2dBatchNorm {
         if o.is_in_cache(Side::Input(0))? {
             return Ok(chain::<E>(o)?.by(algorithm.name()));
         }
-        let (x, y, size, channels) = (o.input::<E>(0)?, norm.y, norm.size, norm.size.channels);
+        let x = o.input::<E>(0)?;
+        let y = norm.y;
+        let size = norm.size;
+        let channels = norm.size.channels;
         let isa = o.preparation.kernels.isa;
         let in_pieces = algorithm != Algorithm::Direct || has_whole_pieces(&shape, isa);
         let instruction = with_convolution!(E, algorithm, &shape, isa, false, conv => if in_pieces {

@@ -8,7 +8,9 @@ use crate::sweep::Rows;
 
 impl OnCpu for CrossEntropy {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
-        let (entropy, logits, labels) = (rows(self, o)?, o.input(0)?, o.labels(1)?);
+        let entropy = rows(self, o)?;
+        let logits = o.input(0)?;
+        let labels = o.labels(1)?;
         let (probabilities, loss, correct) = (o.output(0)?, o.output(1)?, o.output(2)?);
         Ok(kernel!(entropy.workspace(), (c, step) => {
             loss::forward(c, &entropy, logits, labels.of(step), probabilities, loss, correct);
@@ -18,7 +20,8 @@ impl OnCpu for CrossEntropy {
 
 impl OnCpu for CrossEntropyBackward {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
-        let (entropy, probabilities) = (rows(&self.0, o)?, o.input(0)?);
+        let entropy = rows(&self.0, o)?;
+        let probabilities = o.input(0)?;
         let (labels, dlogits) = (o.labels(1)?, o.output(0)?);
         Ok(
             kernel!(Workspace::default(), (c, step) => loss::backward(c, &entropy, probabilities, labels.of(step), dlogits)),

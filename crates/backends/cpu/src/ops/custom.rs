@@ -11,7 +11,8 @@ use crate::region::Region;
 impl OnCpu for Custom {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
         if E::DTYPE != DType::F32 {
-            let (layer, name) = (&o.node.layer, self.name());
+            let layer = &o.node.layer;
+            let name = self.name();
             let reason = format!("layer {layer}: {name} computes in f32 alone: use `precision = f32`");
             return Err(DeviceError::Unsupported(reason));
         }

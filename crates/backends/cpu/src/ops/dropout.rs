@@ -13,9 +13,11 @@ impl OnCpu for Dropout {
         let key = key(self.seed, &format!("dropout {}", self.layer));
         let layer = elementwise::Dropout { key, probability: self.probability };
         let samples = o.batch_input(1, |batch| Region::of(batch.sample_indices()).cast())?;
-        let (x, y) = (o.input::<E>(0)?, o.output(0)?);
+        let x = o.input::<E>(0)?;
+        let y = o.output(0)?;
         if self.per_sample {
-            let (batch, elements) = (o.preparation.plan.batch, x.len() / o.preparation.plan.batch.max(1));
+            let batch = o.preparation.plan.batch;
+            let elements = x.len() / o.preparation.plan.batch.max(1);
             let pieces = Piece::cut((0..batch).map(|sample| sample * elements..(sample + 1) * elements));
             return Ok(kernel!(Workspace::default(), (c, step) => {
                 elementwise::drop_path(c, layer, step.epoch, samples.of(step), &pieces, [x, y]);

@@ -8,7 +8,8 @@ use crate::function;
 impl OnCpu for Function {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
         let function = *self;
-        let (x, y) = (o.input::<E>(0)?, o.output(0)?);
+        let x = o.input::<E>(0)?;
+        let y = o.output(0)?;
         Ok(kernel!(Workspace::default(), c => function::map(c, function, x, y)))
     }
 }
@@ -16,7 +17,9 @@ impl OnCpu for Function {
 impl OnCpu for FunctionBackward {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
         let function = self.0;
-        let (dy, x, dx) = (o.input::<E>(0)?, o.input(1)?, o.output(0)?);
+        let dy = o.input::<E>(0)?;
+        let x = o.input(1)?;
+        let dx = o.output(0)?;
         Ok(kernel!(Workspace::default(), c => function::map_backward(c, function, dy, x, dx)))
     }
 }

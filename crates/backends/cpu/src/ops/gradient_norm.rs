@@ -16,7 +16,8 @@ impl OnCpu for GradientNorm {
         }
         let plan = o.preparation.plan;
         let end = plan.adjacent_gradients(&o.node.inputs).ok_or_else(|| {
-            let (layer, op) = (&o.node.layer, self.name());
+            let layer = &o.node.layer;
+            let op = self.name();
             let reason = format!("layer {layer}: the cpu runs {op} only over neighbours in the gradient arena");
             DeviceError::Unsupported(reason)
         })?;
@@ -25,7 +26,8 @@ impl OnCpu for GradientNorm {
             (start..start + plan.shape(id).elements(), plan.holds(id))
         });
         let norm = Norm::new(o.preparation.range(Arena::Gradients, 0, 0, end / DType::F32.size()), tensors);
-        let (result, is_partitioned) = (o.output(0)?, plan.is_partitioned());
+        let result = o.output(0)?;
+        let is_partitioned = plan.is_partitioned();
         Ok(fallible!(norm.workspace(), machine => {
             norm.add_squares(&mut machine.context);
             if is_partitioned {

@@ -26,7 +26,9 @@ impl OnCpu for LinearBackwardWeights {
 
 impl OnCpu for BiasBackward {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
-        let (size, dy, sums) = (o.rows(0)?, o.input::<E>(0)?, o.output(0)?);
+        let size = o.rows(0)?;
+        let dy = o.input::<E>(0)?;
+        let sums = o.output(0)?;
         Ok(kernel!(size.workspace(), c => batch_norm::bias_backward(c, size, dy, sums)))
     }
 }

@@ -8,7 +8,8 @@ use crate::elementwise;
 
 impl OnCpu for Multiply {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
-        let (a, c) = (o.input::<E>(0)?, o.output(0)?);
+        let a = o.input::<E>(0)?;
+        let c = o.output(0)?;
         if o.shape(Side::Input(0))? == o.shape(Side::Input(1))? {
             let b = o.input(1)?;
             return Ok(kernel!(Workspace::default(), context => elementwise::multiply(context, a, b, c)));
@@ -26,7 +27,9 @@ impl OnCpu for Multiply {
 
 impl OnCpu for MultiplyReduce {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
-        let (size, dy, a) = (shared(o, Side::Output(0))?, o.input::<E>(0)?, o.input(1)?);
+        let size = shared(o, Side::Output(0))?;
+        let dy = o.input::<E>(0)?;
+        let a = o.input(1)?;
         if o.is_stored_as::<E>(Side::Output(0))? {
             let db = o.output::<E>(0)?;
             return Ok(kernel!(size.workspace(), context => channels::multiply_reduce(context, size, dy, a, db)));

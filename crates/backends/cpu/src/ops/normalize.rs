@@ -12,7 +12,8 @@ impl OnCpu for Normalize {
         if (o.size(Side::Input(0))?[2], o.size(Side::Output(0))?[2]) != (3, self.mean.len()) {
             return Err(o.unsupported());
         }
-        let (x, y) = (o.batch_input(0, |batch| Region::of(batch.images()))?, o.output::<E>(0)?);
+        let x = o.batch_input(0, |batch| Region::of(batch.images()))?;
+        let y = o.output::<E>(0)?;
         Ok(kernel!(Workspace::default(), (c, step) => elementwise::normalize(c, &table, x.of(step), y)))
     }
 }

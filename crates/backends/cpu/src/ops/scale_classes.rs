@@ -10,7 +10,9 @@ impl OnCpu for ScaleClasses {
         if self.factors.len() != o.rows(0)?.channels {
             return Err(o.unsupported());
         }
-        let (factors, x, y) = (self.factors.clone(), o.input(0)?, o.output(0)?);
+        let factors = self.factors.clone();
+        let x = o.input(0)?;
+        let y = o.output(0)?;
         Ok(kernel!(Workspace::default(), c => samples::scale_classes(c, &factors, x, y)))
     }
 }

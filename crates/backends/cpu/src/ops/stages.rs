@@ -19,7 +19,9 @@ pub(crate) fn sends(plan: &Plan) -> impl Iterator<Item = (&Node, usize)> {
 
 impl OnCpu for SendTo {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
-        let (plan, schedule, stage) = (o.preparation.plan, o.preparation.schedule, self.stage);
+        let plan = o.preparation.plan;
+        let schedule = o.preparation.schedule;
+        let stage = self.stage;
         let number = sends(plan).position(|(node, _)| std::ptr::eq(node, o.node)).ok_or_else(|| o.unsupported())?;
         let copy = number * schedule.activations() + schedule.activations_of(o.local);
         let value = bytes(o, Side::Input(0), self.bytes)?;
@@ -29,7 +31,8 @@ impl OnCpu for SendTo {
 
 impl OnCpu for ReceiveFrom {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
-        let (stage, value) = (self.stage, bytes(o, Side::Output(0), self.bytes)?);
+        let stage = self.stage;
+        let value = bytes(o, Side::Output(0), self.bytes)?;
         Ok(fallible!(Workspace::default(), machine => receive(machine, stage, value)))
     }
 }

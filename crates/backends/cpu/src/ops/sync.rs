@@ -22,7 +22,8 @@ impl OnCpu for SyncSum {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
         let values = [o.of_all(Side::Input(0))?, o.of_all(Side::Input(1))?];
         let sums = [o.of_all(Side::Output(0))?, o.of_all(Side::Output(1))?];
-        let (shards, partials) = (o.preparation.map.shards(), o.preparation.schedule.partials.clone());
+        let shards = o.preparation.map.shards();
+        let partials = o.preparation.schedule.partials.clone();
         let exchange = SumExchange { shards, partials, values, sums };
         Ok(fallible!(exchange.workspace(), machine => exchange.run(machine)))
     }

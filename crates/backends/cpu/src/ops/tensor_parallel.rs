@@ -22,7 +22,8 @@ impl OnCpu for CopyToRanks {
 impl OnCpu for SumOverRanks {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
         let (x, y, bias) = (o.input::<E>(0)?, o.output::<E>(0)?, o.optional::<f32>(1)?);
-        let (rows, shared) = (o.rows(0)?, if E::BF16 { x.len() } else { 0 });
+        let rows = o.rows(0)?;
+        let shared = if E::BF16 { x.len() } else { 0 };
         Ok(fallible!(Workspace { shared, private: 0 }, machine => sum(machine, rows, x, bias, y)))
     }
 }
@@ -95,7 +96,8 @@ impl<E: Element> Pass for AddBias<E> {
 
     inlined! {
         unsafe fn at<S: Simd>(&self, index: usize, channel: usize) {
-            let (sum, bias) = (S::load(self.sum.at(index, S::LANES)), S::load(self.bias.at(channel, S::LANES)));
+            let sum = S::load(self.sum.at(index, S::LANES));
+            let bias = S::load(self.bias.at(channel, S::LANES));
             E::store::<S>(self.y.at(index, S::LANES), S::add(sum, bias))
         }
     }

@@ -18,13 +18,15 @@ impl OnCpu for Update {
         let last = o.node.inputs.len() - 1;
         let clip = self.clip_norm.map(|limit| o.input(last).map(|norm| Clip { limit, norm })).transpose()?;
         let prepare = |UpdatedPart { elements, state }: UpdatedPart| {
-            let (start, len) = (elements.start, elements.end.min(end).saturating_sub(elements.start));
+            let start = elements.start;
+            let len = elements.end.min(end).saturating_sub(elements.start);
             let region = |arena, start| o.preparation.range(arena, o.local, start, len);
             let states: Vec<_> = (0..operands.state.len()).map(|slot| region(Arena::Optimizer(slot), state)).collect();
             let ranges = self.ranges.iter().filter_map(|range| range.within(&elements));
             let ranges = ranges.map(|range| UpdateRange { start: range.start - start, ..range }).collect();
             let update = Update { ranges, ..self.clone() };
-            let (weights, gradients) = (region(Arena::Parameters, start), region(Arena::Gradients, start));
+            let weights = region(Arena::Parameters, start);
+            let gradients = region(Arena::Gradients, start);
             let other = || refuse("its state is that of another optimiser");
             PreparedUpdate::new(&update, weights, gradients, &states, clip).ok_or_else(other)
         };

@@ -19,7 +19,8 @@ impl OptimizerOnCpu for Custom {
         let private = &context.private;
         context.pool.run(update.pieces.len(), |task, thread| {
             let piece = &update.pieces[task];
-            let (group, end) = (update.ranges[piece.range].group, piece.start + piece.len);
+            let group = update.ranges[piece.range].group;
+            let end = piece.start + piece.len;
             let values = UpdateStep {
                 learning_rate: step.rate(group),
                 weight_decay: group.weight_decay.into(),

@@ -95,7 +95,9 @@ impl PreparedUpdate {
         if state.len() != update.optimizer.state_names().len() {
             return None;
         }
-        let (optimizer, state, ranges) = (update.optimizer.clone(), state.to_vec(), update.ranges.clone());
+        let optimizer = update.optimizer.clone();
+        let state = state.to_vec();
+        let ranges = update.ranges.clone();
         let pieces = Piece::cut(ranges.iter().map(|range| range.start..range.end()));
         Some(PreparedUpdate { weights, gradients, optimizer, state, clip, ranges, pieces })
     }

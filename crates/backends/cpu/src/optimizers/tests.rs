@@ -24,7 +24,8 @@ fn plain(
     let rate = f64::from(LEARNING_RATE) * f64::from(range.group.learning_rate_scale);
     let decay = f64::from(range.group.weight_decay);
     let norm = |x: &dyn Fn(usize) -> f64| (range.start..range.end()).map(|i| x(i).powi(2)).sum::<f64>().sqrt();
-    let (w_norm, g_norm) = (norm(&|i| w[i]), norm(&|i| clip * f64::from(g[i])));
+    let w_norm = norm(&|i| w[i]);
+    let g_norm = norm(&|i| clip * f64::from(g[i]));
     let momentum = |g: f64, momentum: f32, nesterov: bool, state: &mut [Vec<f64>], i: usize| match state.first_mut() {
         None => g,
         Some(m) => {
@@ -33,7 +34,8 @@ fn plain(
         }
     };
     for i in range.start..range.end() {
-        let (w, g) = (&mut w[i], clip * f64::from(g[i]));
+        let w = &mut w[i];
+        let g = clip * f64::from(g[i]);
         match optimizer {
             &Optimizer::Sgd(Sgd { momentum: factor, nesterov }) => {
                 *w -= rate * momentum(g + decay * *w, factor, nesterov, state, i);

@@ -103,7 +103,8 @@ impl WeightPanels {
     /// Where the weights at a depth begin, for a group's first column.
     #[inline(always)]
     fn place(&self, depth: usize, group: usize) -> usize {
-        let (tap, k) = (self.order[depth / self.depth_per_tap()], depth % self.depth_per_tap());
+        let tap = self.order[depth / self.depth_per_tap()];
+        let k = depth % self.depth_per_tap();
         let row = tap * self.inputs * self.outputs + group * self.group_outputs();
         if self.transposed { row + k } else { row + k * self.outputs }
     }
@@ -125,7 +126,8 @@ pub(crate) unsafe fn pack_weights<P: Element>(
     space: Region<f32>,
 ) {
     let (panel, words) = panels.piece(task);
-    let (at, len) = (panel * panels.panel() + panels.row(words.start), words.len() * panels.width);
+    let at = panel * panels.panel() + panels.row(words.start);
+    let len = words.len() * panels.width;
     let out = if panels.split { space.part(0, len) } else { packed.part(at, len) };
     // SAFETY: the caller's promise; tasks write disjoint pieces of the panels.
     unsafe {
@@ -154,7 +156,8 @@ impl<P: Element> Kernel for PackWeights<'_, P> {
     unsafe fn run<S: Simd>(self) {
         let p = self.panels;
         let (panel, words) = p.piece(self.task);
-        let (group, panel) = (panel / p.panels(), panel % p.panels());
+        let group = panel / p.panels();
+        let panel = panel % p.panels();
         let column = panel * p.width;
         let columns = (p.columns() - column).min(p.width);
         let zeros = [0.0; MAX_PANEL_WIDTH];

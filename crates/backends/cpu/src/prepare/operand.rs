@@ -54,7 +54,8 @@ impl Operand<'_> {
 
     /// The memory of an operand of a local shard, which must be stored as `T`.
     fn region_of<T: Stored>(&self, local: usize, side: Side) -> Result<Region<T>, DeviceError> {
-        let (id, plan) = (self.id(side)?, self.preparation.plan);
+        let id = self.id(side)?;
+        let plan = self.preparation.plan;
         let value = plan.value(id);
         // Operands that come with a batch are elsewhere in each step.
         if value.dtype != T::DTYPE || value.role == Role::Input {
@@ -71,7 +72,8 @@ impl Operand<'_> {
         index: usize,
         all: fn(&dyn StepBatch) -> Region<T>,
     ) -> Result<FromBatch<T>, DeviceError> {
-        let (id, plan) = (self.id(Side::Input(index))?, self.preparation.plan);
+        let id = self.id(Side::Input(index))?;
+        let plan = self.preparation.plan;
         let value = plan.value(id);
         if value.dtype != T::DTYPE || value.role != Role::Input {
             return Err(self.unsupported());

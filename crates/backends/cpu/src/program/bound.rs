@@ -69,7 +69,8 @@ fn prepare(
     start: &dyn Fn(Arena) -> *mut u8,
     kernels: KernelOptions,
 ) -> Result<(Option<Prepared>, Prepared, Workspace), DeviceError> {
-    let (map, strides) = (*hosting.map(), strides(plans));
+    let map = *hosting.map();
+    let strides = strides(plans);
     let prepare = |plan| Preparation { plan, start, kernels, schedule, strides, map }.run();
     let train = plans.train.as_ref().map(prepare).transpose()?;
     let evaluate = prepare(&plans.evaluate)?;

@@ -60,7 +60,8 @@ fn check(name: &str, plans: &Plans, isa: Isa, steps: u64, tolerance: f64) {
         batch.for_evaluation();
         let b = run(&mut reference, Mode::Evaluate, &batch, step);
         for Candidate { what, cpu, tolerance } in &mut candidates {
-            let (a, tolerance) = (run(&mut **cpu, Mode::Evaluate, &batch, step), *tolerance * growth);
+            let a = run(&mut **cpu, Mode::Evaluate, &batch, step);
+            let tolerance = *tolerance * growth;
             assert!((a.loss - b.loss).abs() <= tolerance * b.loss.abs().max(1.0), "{what}: {a:?} {b:?}");
             assert_agree(what, &["logits".into(), "loss".into()], &mut **cpu, &mut reference, tolerance);
         }
@@ -123,7 +124,8 @@ fn layers_over_tokens() {
 
 #[test]
 fn expressions_as_layers_and_as_a_loss() {
-    let (loss, target) = (Loss::Custom(PerSample::new(huber)), TargetKind::Values(7));
+    let loss = Loss::Custom(PerSample::new(huber));
+    let target = TargetKind::Values(7);
     let options = CompileOptions { size: [19, 22], loss, target, ..CompileOptions::new("expressive", 5, 19, 7) };
     let plans = compile(&expressive, &options).unwrap();
     for isa in levels() {

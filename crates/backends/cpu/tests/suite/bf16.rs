@@ -77,7 +77,8 @@ fn any_order_of_layers() {
             let mut reference = ReferenceProgram::rounding(plans.clone(), None).unwrap();
             fill(&mut reference);
             let batch = Batch::random(&plans, seed);
-            let (found, expected) = (step(&mut *cpu, &batch), step(&mut reference, &batch));
+            let found = step(&mut *cpu, &batch);
+            let expected = step(&mut reference, &batch);
             assert!((found - expected).abs() < 3e-2 * expected, "{isa} random {seed}: loss {found}, not {expected}");
             let distance = distance(&plans, &mut *cpu, &mut reference);
             assert!(distance <= MAX, "{isa} random {seed}: gradients are off by {distance:.2e}");

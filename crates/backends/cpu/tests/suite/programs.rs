@@ -167,7 +167,8 @@ fn ranks_agree_with_each_other_and_with_the_reference() {
             for step in 1..=3 {
                 let batch = Batch::random(&plans, step).shard(rank, shards);
                 let ticket = program.submit(Mode::Train, &Phase::ALL, &batch.inputs(step)).unwrap();
-                let (found, expected) = (program.metrics(ticket).unwrap().loss, losses[step as usize - 1]);
+                let found = program.metrics(ticket).unwrap().loss;
+                let expected = losses[step as usize - 1];
                 assert!((found - expected).abs() < 1e-4 * expected, "rank {rank} step {step}: {found} {expected}");
             }
             let what = format!("{shards} shards, sync {sync}, rank {rank}");
@@ -265,8 +266,8 @@ fn bits_depend_on_the_shards_and_not_on_the_ranks_that_host_them() {
 fn evaluation_of_several_shards_gives_all_logits_and_the_sum_of_losses() {
     for sync in [false, true] {
         let plans = compile(&model, &options(3, sync)).unwrap();
-        let (mut cpu, mut reference) =
-            (cpu_program(&plans, 2, Isa::detect(), None), ReferenceProgram::new(plans.clone(), None).unwrap());
+        let mut cpu = cpu_program(&plans, 2, Isa::detect(), None);
+        let mut reference = ReferenceProgram::new(plans.clone(), None).unwrap();
         fill(&mut reference);
         let inputs = Batch::random(&plans, 1).inputs(1);
         let phases = [Phase::Forward, Phase::Loss];

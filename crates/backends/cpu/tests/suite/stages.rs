@@ -123,7 +123,8 @@ fn train(program: &mut dyn Program, shards: Range<usize>) -> Seen {
     let training = (1..=STEPS).map(step).collect();
     let batch = StepInputs::evaluation(HostBatch { loss_weight: None, ..batch_of(&inputs(9, shards)) }.into());
     let ticket = program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &batch).unwrap();
-    let (evaluation, logits) = (program.metrics(ticket).unwrap(), program.store("logits").unwrap());
+    let evaluation = program.metrics(ticket).unwrap();
+    let logits = program.store("logits").unwrap();
     let names: Vec<String> = program.plans().state.iter().map(|tensor| tensor.name.clone()).collect();
     let state = names.into_iter().map(|name| (name.clone(), program.store(&name).unwrap())).collect();
     Seen { training, evaluation, logits, state }
@@ -148,7 +149,8 @@ fn staged(
     schedule: StageSchedule,
     precision: Precision,
 ) -> Vec<Seen> {
-    let (stages, shards) = (begins.len() + 1, micro_batches * replicas);
+    let stages = begins.len() + 1;
+    let shards = micro_batches * replicas;
     let rank = |group: Group| {
         let place = RankStage::new(group.rank(), group.world_size(), stages).unwrap();
         let begins = begins.iter().map(|&name| name.to_owned()).collect();

@@ -145,7 +145,8 @@ fn train(program: &mut dyn Program, shards: &Range<usize>, stops: bool) -> Seen 
     let training = (1..=STEPS).map(step).collect();
     let evaluated = inputs(9, shards.clone(), None);
     let ticket = program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &evaluated).unwrap();
-    let (evaluation, logits) = (program.metrics(ticket).unwrap(), program.store("logits").unwrap());
+    let evaluation = program.metrics(ticket).unwrap();
+    let logits = program.store("logits").unwrap();
     Seen { training, evaluation, logits, state: state(program) }
 }
 
@@ -170,7 +171,8 @@ fn tensor_parallel(
         let plans = plans(device, net, run, Some(parts));
         let cut = plans.evaluate.tensor_parallel.clone().unwrap();
         [plans.train.as_ref().unwrap(), &plans.evaluate].into_iter().for_each(|plan| aliasing_is_safe(plan).unwrap());
-        let (own, stops) = (run.shards / replicas, group.rank() + 1 == group.world_size());
+        let own = run.shards / replicas;
+        let stops = group.rank() + 1 == group.world_size();
         let mut program = device.compile(plans, Some(group)).unwrap();
         let fill = |tensor: &enmasse_graph::StateTensor, first: usize, values: &mut [f32]| {
             let own = part(&cut, place, &tensor.name, &begin[&tensor.name]).concat();
@@ -207,7 +209,8 @@ fn whole(cut: &TensorParallel, ranks: &[Seen]) -> State {
 
 /// The largest difference relative to the largest value.
 fn difference(found: impl IntoIterator<Item = f64>, expected: impl IntoIterator<Item = f64>) -> f64 {
-    let (mut most, mut largest) = (0.0f64, 1e-3f64);
+    let mut most = 0.0f64;
+    let mut largest = 1e-3f64;
     for (found, expected) in found.into_iter().zip(expected) {
         // NaN counts as the largest.
         most = if (found - expected).abs() <= most { most } else { (found - expected).abs() };

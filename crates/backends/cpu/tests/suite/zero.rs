@@ -86,8 +86,8 @@ fn options(shards: usize) -> CompileOptions {
 
 fn optimizers() -> Vec<Optimizer> {
     let sgd = |momentum, nesterov| Optimizer::from(Sgd { momentum, nesterov });
-    let (adamw, lars) =
-        (AdamW { epsilon: 1e-3, ..AdamW::default() }, Lars { trust_coefficient: 0.1, ..Lars::default() });
+    let adamw = AdamW { epsilon: 1e-3, ..AdamW::default() };
+    let lars = Lars { trust_coefficient: 0.1, ..Lars::default() };
     vec![sgd(0.0, false), sgd(0.9, true), adamw.into(), lars.into(), Custom::new(Fading).into()]
 }
 
@@ -189,7 +189,8 @@ fn ranks_share_the_state_of_the_optimizer() {
     let cpu = cpu();
     let options = |strategy| CompileOptions { strategy, optimizer: AdamW::default().into(), ..options(4) };
     let plans = |strategy| cpu.target().compile(&net(40), &options(strategy)).unwrap();
-    let (map, ddp) = (ShardMap::new(4, 4).unwrap(), plans(Strategy::Distributed));
+    let map = ShardMap::new(4, 4).unwrap();
+    let ddp = plans(Strategy::Distributed);
     let state = |plans: Plans, rank| cpu.memory(&plans, &Hosting::of(map, rank)).unwrap().state;
     let of_optimizer = 2 * ddp.arena_bytes(Arena::Optimizer(0));
     let others = state(ddp, 0) - of_optimizer;

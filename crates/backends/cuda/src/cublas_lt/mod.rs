@@ -138,7 +138,8 @@ impl CublasLt {
         let factors = arithmetic.activations();
         let [a, b, d] = [self.layout(a, factors)?, self.layout(b, factors)?, self.layout(d, product)?];
         let preference = self.preference(workspace)?;
-        let (mut proposal, mut count) = (Proposal::default(), 0);
+        let mut proposal = Proposal::default();
+        let mut count = 0;
         // SAFETY: the objects are of the kinds that the function takes, and there is room for one proposal.
         let status = unsafe {
             (self.functions.cublasLtMatmulAlgoGetHeuristic)(
@@ -211,14 +212,16 @@ impl CublasLt {
     }
 
     fn set_matmul<T: Copy>(&self, to: &Object, attribute: OfProduct, value: T) -> Result<(), CudaError> {
-        let (value, bytes) = ((&raw const value).cast(), size_of::<T>());
+        let value = (&raw const value).cast();
+        let bytes = size_of::<T>();
         // SAFETY: the value is as large as said, and copied.
         unsafe { self.functions.cublasLtMatmulDescSetAttribute(to.raw, attribute as c_int, value, bytes) }
             .map_err(|error| error.about(format_args!(": {attribute:?}")))
     }
 
     fn set_preference<T: Copy>(&self, to: &Object, attribute: OfPreference, value: T) -> Result<(), CudaError> {
-        let (value, bytes) = ((&raw const value).cast(), size_of::<T>());
+        let value = (&raw const value).cast();
+        let bytes = size_of::<T>();
         // SAFETY: the value is as large as said, and copied.
         unsafe { self.functions.cublasLtMatmulPreferenceSetAttribute(to.raw, attribute as c_int, value, bytes) }
             .map_err(|error| error.about(format_args!(": {attribute:?}")))
@@ -228,7 +231,8 @@ impl CublasLt {
     fn name(&self, algorithm: &sys::Algorithm) -> Result<String, CudaError> {
         let part = |(name, attribute): &(&str, c_int)| {
             let (mut value, mut written) = (0u32, 0);
-            let (into, bytes) = ((&raw mut value).cast::<c_void>(), size_of_val(&value));
+            let into = (&raw mut value).cast::<c_void>();
+            let bytes = size_of_val(&value);
             // SAFETY: there is room for the 32 bits that each of these attributes has.
             unsafe {
                 self.functions.cublasLtMatmulAlgoConfigGetAttribute(algorithm, *attribute, into, bytes, &mut written)

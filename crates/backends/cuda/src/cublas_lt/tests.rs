@@ -45,7 +45,9 @@ const MATMULS: [Matmul; 4] =
 fn matmuls_equal_the_reference() {
     let Some(gpu) = Gpu::open() else { return };
     for (rows, inputs, outputs) in [(1, 1, 1), (2, 3, 5), (7, 33, 10), (16, 8, 8), (5, 128, 1), (1, 64, 100)] {
-        let (x, w, y) = (values(0, rows * inputs), values(1, inputs * outputs), values(2, rows * outputs));
+        let x = values(0, rows * inputs);
+        let w = values(1, inputs * outputs);
+        let y = values(2, rows * outputs);
         let bias = values(3, outputs);
         for matmul in MATMULS {
             for (arithmetic, product, room) in [

@@ -55,7 +55,8 @@ impl Descriptor {
 
     /// Sets all elements of an attribute.
     pub fn set<T: Element>(self, attribute: Attribute, values: &[T]) -> Result<Self, CudaError> {
-        let (count, values) = (values.len() as i64, values.as_ptr().cast());
+        let count = values.len() as i64;
+        let values = values.as_ptr().cast();
         // SAFETY: the values have the type that goes with the number, and cuDNN copies them.
         unsafe { self.functions.cudnnBackendSetAttribute(self.raw, attribute as c_int, T::TYPE, count, values) }
             .map_err(|error| error.about(format_args!("; {attribute:?}")))?;

@@ -107,7 +107,8 @@ impl Cudnn {
     pub fn device(&self, json: &str) -> Result<Device, CudaError> {
         if self.version < DESCRIBES {
             let why = format!("which is older than {DESCRIBES}, the first that plans for a described GPU");
-            let (library, path) = (Library::Cudnn, self.functions.path.clone());
+            let library = Library::Cudnn;
+            let path = self.functions.path.clone();
             return Err(CudaError::Version { library, path, version: self.version.to_string(), why });
         }
         let descriptor = Descriptor::new(&self.functions, Kind::DeviceProperties)?;

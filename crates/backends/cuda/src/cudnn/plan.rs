@@ -349,7 +349,8 @@ fn types_of_weights(problem: &Problem) -> &'static [DType] {
 fn read(configuration: &Descriptor) -> Result<(Engine, Vec<Note>), CudaError> {
     let engines = configuration.descriptors(Attribute::ConfigurationEngine, Kind::Engine, 1)?;
     let [engine] = engines.as_slice() else {
-        let (library, function) = (Library::Cudnn, "cudnnBackendGetAttribute");
+        let library = Library::Cudnn;
+        let function = "cudnnBackendGetAttribute";
         return Err(CudaError::Call { library, function, why: "a configuration has no engine".to_owned() });
     };
     let index = engine.one::<i64>(Attribute::EngineIndex)?;

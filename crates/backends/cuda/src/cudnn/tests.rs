@@ -118,7 +118,9 @@ fn convolutions_equal_the_reference() {
             for direction in DIRECTIONS {
                 let problem = Problem { direction, ..problem(x, outputs, groups, window, arithmetic) };
                 let key = 4 * index as u64;
-                let (x, w, y) = (values(key, problem.x), values(key + 1, problem.w), values(key + 2, problem.y));
+                let x = values(key, problem.x);
+                let w = values(key + 1, problem.w);
+                let y = values(key + 2, problem.y);
                 let bias = values(key + 3, [1, 1, 1, outputs]);
                 let shapes = Shapes { x: problem.x, w: problem.w, y: problem.y, filters: FilterOrder::Ohwi };
                 let expected = match direction {
@@ -168,7 +170,8 @@ fn f32_does_not_round_to_tf32() {
     let window = window([1; 2], [1; 2], [[0; 2]; 2], [1; 2]);
     // More bits than tf32 has.
     let exact = 2f64.powi(-11) + 2f64.powi(-13);
-    let (x, w) = ([1.0 + exact, 1.0], [1.0, -1.0]);
+    let x = [1.0 + exact, 1.0];
+    let w = [1.0, -1.0];
     let check = |arithmetic, is_exact: bool| {
         let problem = problem([1, 1, 1, 2], 1, 1, window, arithmetic);
         for plan in gpu.plans(&problem, &ANY).unwrap() {

@@ -121,7 +121,9 @@ impl Drop for Context {
 }
 
 fn properties(functions: &Functions, device: c_int, ordinal: usize) -> Result<Properties, CudaError> {
-    let (mut name, mut address, mut uuid) = ([0 as c_char; 256], [0 as c_char; 64], [0; 16]);
+    let mut name = [0 as c_char; 256];
+    let mut address = [0 as c_char; 64];
+    let mut uuid = [0; 16];
     // SAFETY: the driver writes at most the given number of bytes, a zero among them.
     unsafe {
         functions.cuDeviceGetName(name.as_mut_ptr(), 256, device)?;
@@ -138,6 +140,7 @@ fn properties(functions: &Functions, device: c_int, ordinal: usize) -> Result<Pr
     };
     let capability = [attribute(COMPUTE_CAPABILITY_MAJOR)?, attribute(COMPUTE_CAPABILITY_MINOR)?];
     let [name, address] = [name, address].map(|text| text.to_string_lossy().into_owned());
-    let (multiprocessors, l2_cache) = (attribute(MULTIPROCESSOR_COUNT)?, attribute(L2_CACHE_SIZE)? as usize);
+    let multiprocessors = attribute(MULTIPROCESSOR_COUNT)?;
+    let l2_cache = attribute(L2_CACHE_SIZE)? as usize;
     Ok(Properties { ordinal, name, address, uuid, capability, multiprocessors, l2_cache })
 }

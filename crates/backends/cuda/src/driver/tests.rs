@@ -64,8 +64,10 @@ fn gpus_that_are_not_there() {
 #[test]
 fn an_event_orders_two_streams() {
     let Some(context) = context() else { return };
-    let (copies, compute) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
-    let (from, to) = (Buffer::new(&context, "from", 4).unwrap(), Buffer::new(&context, "to", 4).unwrap());
+    let copies = Stream::new(&context).unwrap();
+    let compute = Stream::new(&context).unwrap();
+    let from = Buffer::new(&context, "from", 4).unwrap();
+    let to = Buffer::new(&context, "to", 4).unwrap();
     let source = [1, 2, 3, 4];
     let event = Event::new(&context).unwrap();
     let run = |ordered: bool| {
@@ -126,7 +128,8 @@ fn kernels_run_and_graphs_repeat_them() {
 #[test]
 fn a_kernel_that_does_not_wait_itself_is_not_launched_before_its_turn() {
     let Some(context) = context().filter(|_| std::env::var_os("ENMASSE_TEST_GPU").is_none()) else { return };
-    let (stream, to) = (Stream::new(&context).unwrap(), Buffer::new(&context, "step", BYTES).unwrap());
+    let stream = Stream::new(&context).unwrap();
+    let to = Buffer::new(&context, "step", BYTES).unwrap();
     let kernel = set_step(&StepValues::default());
     let launched = |binary: Binary| {
         let function = Module::new(&context, binary).unwrap().function(&kernel.name).unwrap();

@@ -78,7 +78,9 @@ fn averages_of_a_scaled_loss() {
 fn running_statistics_equal_the_reference_unless_a_loss_was_not_finite() {
     for channels in [&[1][..], &[257], &[3, 64, 2048, 1, 16], &[5; 300]] {
         let Some(mut bench) = Bench::new() else { return };
-        let (mut norms, mut expected, mut others) = (Vec::new(), Vec::new(), Vec::new());
+        let mut norms = Vec::new();
+        let mut expected = Vec::new();
+        let mut others = Vec::new();
         for (&channels, key) in channels.iter().zip(0..) {
             let [values, running] = [0, 1].map(|kind| noise::<f32>(2 * key + kind, 2 * channels, 1.0));
             let momentum = if key % 2 == 0 { 0.1 } else { 0.25 };

@@ -12,7 +12,8 @@ fn check<E: Element>(rows: usize, channels: usize) {
     let [x, dy] = [1, 2].map(|key| noise::<E>(key, rows * channels, 1.0));
     let shift = noise::<f32>(3, channels, 1.0);
     let [x_at, dy_at] = [&x, &dy].map(|values| bench.put(values));
-    let (shift_at, y) = (bench.put(&shift), bench.room::<E>(rows * channels));
+    let shift_at = bench.put(&shift);
+    let y = bench.room::<E>(rows * channels);
     let what = format!("{} {rows}x{channels}", E::DTYPE);
     let expected: Vec<f64> = wide(&x).iter().zip(wide(&shift).iter().cycle()).map(|(x, shift)| x + shift).collect();
     bench.run(&bias(size, x_at, shift_at, y));

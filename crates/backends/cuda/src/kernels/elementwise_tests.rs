@@ -70,7 +70,9 @@ fn casts() {
         let Some(mut bench) = Bench::new() else { return };
         let mut x = noise::<f32>(1, n, 1e3);
         x[0] = f32::NAN;
-        let (from, narrow, back) = (bench.put(&x), bench.room::<u16>(n), bench.room::<f32>(n));
+        let from = bench.put(&x);
+        let narrow = bench.room::<u16>(n);
+        let back = bench.room::<f32>(n);
         let (bits, numbers) = rounded(dtype, &x);
         bench.run(&cast(DType::F32, from, dtype, narrow));
         assert_eq!(of_one_nan(dtype, bench.get::<u16>(narrow)), of_one_nan(dtype, bits));
@@ -114,10 +116,12 @@ fn rounding_to_16_bits_is_that_of_the_cpu() {
     let uppers = [0x3300..0x3400, 0x387f..0x3881, 0x3f80..0x4000, 0x477f..0x4782].map(|r| r.start << 3..r.end << 3);
     let halves: Vec<u32> = uppers.into_iter().flatten().flat_map(near).chain(x.iter().copied()).collect();
     for (dtype, x) in [(DType::Bf16, x), (DType::F16, halves)] {
-        let (from, to) = (bench.put(&x), bench.room::<u16>(x.len()));
+        let from = bench.put(&x);
+        let to = bench.room::<u16>(x.len());
         bench.run(&cast(DType::F32, from, dtype, to));
         let numbers: Vec<f32> = x.iter().copied().map(f32::from_bits).collect();
-        let (found, expected) = (bench.get::<u16>(to), rounded(dtype, &numbers).0);
+        let found = bench.get::<u16>(to);
+        let expected = rounded(dtype, &numbers).0;
         let [found, expected] = [found, expected].map(|bits| of_one_nan(dtype, bits));
         for ((bits, found), expected) in x.into_iter().zip(found).zip(expected) {
             assert_eq!(found, expected, "{bits:#010x} as {dtype}");

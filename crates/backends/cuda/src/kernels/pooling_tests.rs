@@ -45,8 +45,10 @@ fn check_max<E: Element>(shapes: [[usize; 4]; 2], window: &Window, x: &[E]) {
     let [input, output] = shapes;
     let what = format!("{} {input:?} {window}", E::DTYPE);
     let dy = noise::<E>(2, elements(output), 1.0);
-    let (x_at, dy_at) = (bench.put(x), bench.put(&dy));
-    let (y, position) = (bench.room::<E>(elements(output)), bench.room::<u8>(elements(output)));
+    let x_at = bench.put(x);
+    let dy_at = bench.put(&dy);
+    let y = bench.room::<E>(elements(output));
+    let position = bench.room::<u8>(elements(output));
     bench.run(&max(E::DTYPE, shapes, window, x_at, y, position));
     let expected = max_pool::max(&wide(x), input, output, window);
     assert_rounded(&what, &bench.get::<E>(y), &expected.0, 0.0);
@@ -62,9 +64,11 @@ fn check_average<E: Element>(shapes: [[usize; 4]; 2], window: &Window) {
     let Some(mut bench) = Bench::new() else { return };
     let [input, output] = shapes;
     let what = format!("{} {input:?} {window}", E::DTYPE);
-    let (x, dy) = (noise::<E>(1, elements(input), 1.0), noise::<E>(2, elements(output), 1.0));
+    let x = noise::<E>(1, elements(input), 1.0);
+    let dy = noise::<E>(2, elements(output), 1.0);
     let (x_at, dy_at) = (bench.put(&x), bench.put(&dy));
-    let (y, dx) = (bench.room::<E>(elements(output)), bench.room::<E>(elements(input)));
+    let y = bench.room::<E>(elements(output));
+    let dx = bench.room::<E>(elements(input));
     bench.run(&average(E::DTYPE, shapes, window, x_at, y));
     assert_rounded(&what, &bench.get::<E>(y), &avg_pool::average(&wide(&x), input, output, window), 1e-6);
     bench.run(&average_backward(E::DTYPE, shapes, window, dy_at, dx));
@@ -85,7 +89,8 @@ fn windows() {
         }
     }
     // More pixels than a grid has threads.
-    let (size, window) = ([2, 371, 373], &WINDOWS[1].1);
+    let size = [2, 371, 373];
+    let window = &WINDOWS[1].1;
     check::<f32>(shapes(size, 8, window), window);
 }
 
@@ -113,11 +118,14 @@ fn the_first_of_equals_wins_and_the_last_nan() {
 
 fn check_adaptive<E: Element>([samples, height, width]: [usize; 3], output: [usize; 2], channels: usize) {
     let Some(mut bench) = Bench::new() else { return };
-    let (input, output) = ([samples, height, width, channels], [samples, output[0], output[1], channels]);
+    let input = [samples, height, width, channels];
+    let output = [samples, output[0], output[1], channels];
     let what = format!("{} {input:?} {output:?}", E::DTYPE);
-    let (x, dy) = (noise::<E>(1, elements(input), 1.0), noise::<E>(2, elements(output), 1.0));
+    let x = noise::<E>(1, elements(input), 1.0);
+    let dy = noise::<E>(2, elements(output), 1.0);
     let (x_at, dy_at) = (bench.put(&x), bench.put(&dy));
-    let (y, dx) = (bench.room::<E>(elements(output)), bench.room::<E>(elements(input)));
+    let y = bench.room::<E>(elements(output));
+    let dx = bench.room::<E>(elements(input));
     bench.run(&adaptive_average(E::DTYPE, [input, output], x_at, y));
     assert_rounded(&what, &bench.get::<E>(y), &adaptive_avg_pool::adaptive_average(&wide(&x), input, output), 2e-6);
     bench.run(&adaptive_average_backward(E::DTYPE, [input, output], dy_at, dx));

@@ -42,7 +42,8 @@ fn equal_the_reference() {
         let bench = &mut bench;
         let (logits, labels) = batch(samples, classes);
         let (x, y) = (wide(&logits), classes_of(&labels));
-        let (at_logits, at_labels) = (bench.put_in(ACTIVATIONS, &logits), bench.put_in(INPUT, &labels));
+        let at_logits = bench.put_in(ACTIVATIONS, &logits);
+        let at_labels = bench.put_in(INPUT, &labels);
         let unmixed = Labels { own: at_labels, mixture: None };
         check(bench, &reference::targets::targets(&y, None, classes), |_, to| targets(unmixed, to));
         let others: Vec<i32> = (0..samples).map(|sample| (sample * 3 % classes) as i32).collect();
@@ -93,7 +94,8 @@ fn softmax_equals_the_reference() {
             check(bench, &y, |_, to| log_softmax(classes, at_x, to));
             let y: Vec<f32> = y.iter().map(|&y| y as f32).collect();
             let dy = noise::<f32>(6, samples * classes, 1.0);
-            let (at_dy, at_y) = (bench.put_in(ACTIVATIONS, &dy), bench.put_in(ACTIVATIONS, &y));
+            let at_dy = bench.put_in(ACTIVATIONS, &dy);
+            let at_y = bench.put_in(ACTIVATIONS, &y);
             let expected = reference::log_softmax::log_softmax_backward(&wide(&dy), &wide(&y), classes);
             check(bench, &expected, |_, to| log_softmax_backward(classes, at_dy, at_y, to));
         }

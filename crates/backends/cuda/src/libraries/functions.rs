@@ -70,7 +70,8 @@ macro_rules! functions {
             impl $Table {
                 /// The error of a call. Its function's name may end in the version of its arguments.
                 pub fn error(&self, function: &'static str, status: std::ffi::c_int) -> $crate::error::CudaError {
-                    let (library, function) = (self.library, function.trim_end_matches("_v2"));
+                    let library = self.library;
+                    let function = function.trim_end_matches("_v2");
                     $crate::error::CudaError::Call { library, function, why: self.words(status) }
                 }
 

@@ -188,7 +188,8 @@ impl Lowering<'_> {
         // The next shard overwrites what callers may ask for.
         if phase == Phase::Loss && self.places.schedule.overwrites() {
             for value in std::iter::once(plan.logits).chain(plan.of_samples()) {
-                let (from, to) = (self.places.span(plan, value, local), self.places.saved(plan, value, local));
+                let from = self.places.span(plan, value, local);
+                let to = self.places.saved(plan, value, local);
                 self.push(index, Call::Copy { from, to });
             }
         }

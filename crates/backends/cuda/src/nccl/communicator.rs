@@ -127,7 +127,8 @@ impl Communicator {
             unready: AtomicBool::new(false),
             left: AtomicBool::new(false),
         });
-        let (of_guard, (closes, over)) = (shared.clone(), channel());
+        let of_guard = shared.clone();
+        let (closes, over) = channel();
         let guard = thread::Builder::new().name("nccl".into()).spawn(move || {
             of_guard.guard(is_ready);
             of_guard.end();

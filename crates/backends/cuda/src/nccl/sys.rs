@@ -65,7 +65,9 @@ pub(super) struct Config {
 impl Config {
     /// Calls return before they have ended, so that no rank hangs in one. A collective takes at most `max_blocks` multiprocessors.
     pub fn non_blocking(max_blocks: c_int) -> Self {
-        let (size, version, network) = (size_of::<Config>(), 21_700, null());
+        let size = size_of::<Config>();
+        let version = 21_700;
+        let network = null();
         let (cluster_size, min_blocks) = (UNDEFINED, UNDEFINED);
         Config { size, magic: API_MAGIC, version, blocking: 0, cluster_size, min_blocks, max_blocks, network }
     }

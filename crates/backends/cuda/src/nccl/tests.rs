@@ -56,7 +56,8 @@ fn a_library_that_is_not_nccl_is_one_line() {
 #[test]
 fn a_world_of_one_sums_within_a_graph() {
     let Some(libraries) = libraries() else { return };
-    let (context, nccl) = (gpu(&libraries), Arc::new(Nccl::load(&libraries).unwrap()));
+    let context = gpu(&libraries);
+    let nccl = Arc::new(Nccl::load(&libraries).unwrap());
     let communicator = Communicator::new(&nccl, &context, &Group::single(), || true).unwrap();
     let [compute, beside] = [(); 2].map(|()| Stream::new(&context).unwrap());
     let [begin, end] = [(); 2].map(|()| Event::new(&context).unwrap());
@@ -97,7 +98,8 @@ fn a_world_of_one_sums_within_a_graph() {
 #[test]
 fn memory_that_nccl_lacks_is_named() {
     let Some(libraries) = libraries() else { return };
-    let (context, nccl) = (gpu(&libraries), Arc::new(Nccl::load(&libraries).unwrap()));
+    let context = gpu(&libraries);
+    let nccl = Arc::new(Nccl::load(&libraries).unwrap());
     let bytes = 1 << 50;
     let error = nccl.allocate(&context, "gradients", bytes).err();
     assert_eq!(error, Some(CudaError::Memory { what: "gradients".into(), bytes }));
@@ -107,7 +109,8 @@ fn memory_that_nccl_lacks_is_named() {
 #[test]
 fn a_rank_that_leaves_before_it_joins_is_the_cause() {
     let Some(libraries) = libraries().filter(|_| std::env::var_os("ENMASSE_TEST_GPU").is_none()) else { return };
-    let (context, nccl) = (gpu(&libraries), Arc::new(Nccl::load(&libraries).unwrap()));
+    let context = gpu(&libraries);
+    let nccl = Arc::new(Nccl::load(&libraries).unwrap());
     let [first, second] = Group::threads(2).unwrap().try_into().unwrap();
     let (sender, failing) = mpsc::channel();
     std::thread::scope(|scope| {
@@ -131,10 +134,12 @@ fn a_rank_that_leaves_before_it_joins_is_the_cause() {
 #[test]
 fn an_abort_waited_for_ever_for_a_gpu_that_was_full() {
     let Some(libraries) = libraries() else { return };
-    let (context, nccl) = (gpu(&libraries), Arc::new(Nccl::load(&libraries).unwrap()));
+    let context = gpu(&libraries);
+    let nccl = Arc::new(Nccl::load(&libraries).unwrap());
     let group = Group::single();
     let communicator = Communicator::new(&nccl, &context, &group, || false).unwrap();
-    let (stream, number) = (Stream::new(&context).unwrap(), Buffer::new(&context, "a number", 4).unwrap());
+    let stream = Stream::new(&context).unwrap();
+    let number = Buffer::new(&context, "a number", 4).unwrap();
     group.abort(group.own_cause(enmasse_comm::CauseKind::Error, "the disk is full"));
     let start = Instant::now();
     // SAFETY: the buffer lives until the stream has been waited for.
@@ -159,7 +164,8 @@ fn an_abort_that_never_returned_kept_the_rank() {
         return;
     }
     let libraries = libraries().unwrap();
-    let (context, nccl) = (gpu(&libraries), Arc::new(Nccl::load(&libraries).unwrap()));
+    let context = gpu(&libraries);
+    let nccl = Arc::new(Nccl::load(&libraries).unwrap());
     let group = Group::single();
     let communicator = Communicator::new(&nccl, &context, &group, || true).unwrap();
     group.abort(group.own_cause(enmasse_comm::CauseKind::Error, "the disk is full"));

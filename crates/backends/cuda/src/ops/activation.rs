@@ -14,7 +14,9 @@ impl OnCuda for Activation {
         if takes_relu(o, &lowering.gpu.engines)? {
             return Ok(Vec::new());
         }
-        let (dtype, x, y) = (o.activations(), o.input(0), o.output(0));
+        let dtype = o.activations();
+        let x = o.input(0);
+        let y = o.output(0);
         Ok(computed([match code(*self) {
             Some(code) => map(dtype, code, x, y),
             None => elementwise::activate(dtype, *self, x, y),
@@ -24,7 +26,10 @@ impl OnCuda for Activation {
 
 impl OnCuda for ActivationBackward {
     fn lower(&self, o: &Operands, _: &mut Lowering) -> Lowered {
-        let (dtype, dy, known, dx) = (o.activations(), o.input(0), o.input(1), o.output(0));
+        let dtype = o.activations();
+        let dy = o.input(0);
+        let known = o.input(1);
+        let dx = o.output(0);
         Ok(computed([match code(self.0) {
             Some(code) => map_backward(dtype, code, dy, known, dx),
             None => elementwise::activate_backward(dtype, self.0, dy, known, dx),
@@ -54,7 +59,8 @@ mod tests {
         for (activation, n) in
             [Activation::Silu, Activation::HardSwish].into_iter().flat_map(|a| [(a, 1), (a, 300_001)])
         {
-            let (code, name) = (code(activation).unwrap(), activation.name());
+            let code = code(activation).unwrap();
+            let name = activation.name();
             let (x, dy) = (noise::<E>(1, n, 6.0), noise::<E>(2, n, 2.0));
             let expected = reference::activate(&wide(&x), activation);
             check_one(name, &x, &expected, 1e-6, |x, y| map(E::DTYPE, code, x, y));

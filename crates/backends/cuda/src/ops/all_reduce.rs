@@ -104,7 +104,8 @@ impl Operands<'_> {
     fn folds(&self, bucket: usize) -> Result<Vec<Kernel>, CudaError> {
         let folds = self.places.schedule.shards[self.local].folds.iter();
         let fold = |fold: &Fold| {
-            let (into, from) = (self.bucket(bucket, fold.into)?, self.bucket(bucket, fold.from)?);
+            let into = self.bucket(bucket, fold.into)?;
+            let from = self.bucket(bucket, fold.from)?;
             Ok(add(DType::F32, into, from, into))
         };
         folds.map(fold).collect()
@@ -151,7 +152,8 @@ impl Collectives {
 
     /// In the fixed tree over shards: every rank gathers the partial sums of all, and adds them itself.
     fn tree(map: &ShardMap, partials: &[Span]) -> Self {
-        let (to, ranks) = (partials[0], map.ranks());
+        let to = partials[0];
+        let ranks = map.ranks();
         let most = (0..ranks).map(|rank| map.partials(rank).count()).max().unwrap_or(0);
         let gathered = |partial: usize, rank: usize, count: usize| {
             let offset = (partial * ranks + rank) * to.bytes;

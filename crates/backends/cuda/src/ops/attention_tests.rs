@@ -9,17 +9,23 @@ use crate::test_support::{Bench, Element, assert_rounded, noise, wide};
 fn check<E: Element>([batch, tokens, heads, head]: [usize; 4]) {
     let Some(mut bench) = Bench::new() else { return };
     let bench = &mut bench;
-    let (size, of_reference) = (Size { batch, tokens, heads, head }, reference::Size { batch, tokens, heads, head });
-    let (what, rows) = (format!("{} {size:?}", E::DTYPE), batch * tokens * heads * head);
-    let (qkv, dy) = (noise::<E>(1, 3 * rows, 3.0), noise::<E>(2, rows, 1.0));
-    let (on_gpu, y, log_sum_exp) = (bench.put(&qkv), bench.room::<E>(rows), bench.room::<f32>(batch * heads * tokens));
+    let size = Size { batch, tokens, heads, head };
+    let of_reference = reference::Size { batch, tokens, heads, head };
+    let what = format!("{} {size:?}", E::DTYPE);
+    let rows = batch * tokens * heads * head;
+    let qkv = noise::<E>(1, 3 * rows, 3.0);
+    let dy = noise::<E>(2, rows, 1.0);
+    let on_gpu = bench.put(&qkv);
+    let y = bench.room::<E>(rows);
+    let log_sum_exp = bench.room::<f32>(batch * heads * tokens);
     bench.run(&forward(size, E::DTYPE, on_gpu, y, log_sum_exp));
     let [expected, sums] = reference::forward(&wide(&qkv), of_reference);
     assert_rounded(&what, &bench.get::<E>(y), &expected, 1e-5);
     assert_rounded(&what, &bench.get::<f32>(log_sum_exp), &sums, 1e-5);
 
     let rounded = bench.get::<E>(y);
-    let (gradient, dqkv) = (Gradient { dy: bench.put(&dy), qkv: on_gpu, y, log_sum_exp }, bench.room::<E>(3 * rows));
+    let gradient = Gradient { dy: bench.put(&dy), qkv: on_gpu, y, log_sum_exp };
+    let dqkv = bench.room::<E>(3 * rows);
     bench.run_all(&backward(size, E::DTYPE, &gradient, dqkv));
     let expected = reference::backward(&wide(&dy), &wide(&qkv), &wide(&rounded), &sums, of_reference);
     assert_rounded(&what, &bench.get::<E>(dqkv), &expected, 1e-4);

@@ -33,7 +33,9 @@ impl OnCuda for BatchNormStatistics {
 
 impl OnCuda for BatchNormNormalize {
     fn lower(&self, o: &Operands, _: &mut Lowering) -> Lowered {
-        let (x, by, y) = (o.input(0), o.normalizer(1, self.epsilon), o.output(0));
+        let x = o.input(0);
+        let by = o.normalizer(1, self.epsilon);
+        let y = o.output(0);
         let (weight, bias, residual) = (o.input(3), o.input(4), o.optional(5));
         let passed = o.node.outputs.get(1).map(|&id| o.passed(id)).transpose()?;
         let activation = o.relu(self.activation)?;
@@ -132,7 +134,8 @@ impl Operands<'_> {
 
     /// What an activation passed: a byte for each packet. Plans for other devices have other gates.
     fn passed(&self, id: ValueId) -> Result<Span, CudaError> {
-        let (passed, is_bytes) = (self.span(id), self.plan.value(id).dtype == DType::U8);
+        let passed = self.span(id);
+        let is_bytes = self.plan.value(id).dtype == DType::U8;
         if is_bytes && passed.bytes == self.rows(0)?.packets() { Ok(passed) } else { Err(self.unsupported()) }
     }
 }

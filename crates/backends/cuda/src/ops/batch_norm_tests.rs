@@ -126,7 +126,8 @@ fn check<E: Element>(rows: usize, channels: usize, activation: Option<Activation
     assert_rounded(&what("dbias"), &bench.get::<f32>(dbias), &expected.0, tolerance);
     assert_rounded(&what("dweight"), &bench.get::<f32>(dweight), &expected.1, tolerance);
 
-    let (wide_dbias, wide_dweight) = (wide(&bench.get::<f32>(dbias)), wide(&bench.get::<f32>(dweight)));
+    let wide_dbias = wide(&bench.get::<f32>(dbias));
+    let wide_dweight = wide(&bench.get::<f32>(dweight));
     let sums = BatchSums { dbias, dweight, count: rows };
     let wide_sums = (&wide_dbias[..], &wide_dweight[..], rows);
     let second = with_residual.then_some(dresidual);
@@ -183,7 +184,8 @@ fn check_gates<E: Element>(rows: usize, channels: usize) {
         let (weight, bias) = (bench.put(&operands.weight), bench.put(&operands.bias));
         let by =
             Normalizer { mean: bench.put(&operands.mean), variance: bench.put(&operands.variance), epsilon: EPSILON };
-        let (y, passed) = (bench.room::<E>(rows * channels), bench.room::<u8>(size.packets()));
+        let y = bench.room::<E>(rows * channels);
+        let passed = bench.room::<u8>(size.packets());
         let forward =
             Forward { x, by, weight, bias, residual: None, y, passed: Some(passed), activation: Some(activation) };
         bench.run(&normalize(size, &forward));

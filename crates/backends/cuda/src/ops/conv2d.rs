@@ -58,7 +58,9 @@ impl OnCuda for Conv2d {
 impl OnCuda for Conv2dBackwardData {
     fn lower(&self, o: &Operands, lowering: &mut Lowering) -> Lowered {
         let engine = engine(o, lowering)?;
-        let (dy, w, dx) = (o.input(0), multiplied(o, o.input(1)), o.output(0));
+        let dy = o.input(0);
+        let w = multiplied(o, o.input(1));
+        let dx = o.output(0);
         let adds = engine.problem().direction == (Direction::BackwardData { accumulate: true });
         let Some(base) = o.optional(2).filter(|_| !adds) else {
             return Ok(computed([call(&engine, [dx, w, dy], None, 0)]));
@@ -214,7 +216,8 @@ pub(crate) fn convolution_of(
     let Some(problem) = problem_of(plan, node, engines)? else { return Ok(None) };
     let Some(name) = chosen else { return engines.convolution(&problem).map(Some) };
     engines.named(&problem, name).map(Some).map_err(|error| {
-        let (layer, name) = (&node.layer, name.escape_default());
+        let layer = &node.layer;
+        let name = name.escape_default();
         CudaError::Unsupported(format!(
             "layer {layer}: the engine {name} was chosen on another GPU or by another cuDNN, and is refused here \
              ({error}): continue with `tune = false`, or start a new run"

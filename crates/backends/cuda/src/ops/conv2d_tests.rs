@@ -10,7 +10,8 @@ fn check<E: Element, F: Element>(rows: usize, channels: [usize; 2]) {
     let Some(mut bench) = Bench::new() else { return };
     let [before, after] = channels;
     let weights = noise::<E>(1, rows * before, 4.0);
-    let (from, to) = (bench.put(&weights), bench.room::<F>(rows * after));
+    let from = bench.put(&weights);
+    let to = bench.room::<F>(rows * after);
     bench.run(&columns([E::DTYPE, F::DTYPE], channels, from, to));
     let padded = wide(&weights);
     let padded = padded.chunks(before).flat_map(|row| row.iter().copied().chain([0.0; 8]).take(after));

@@ -27,11 +27,15 @@ fn check(logits: &[f32], labels: &[i32], scale: f32, smoothing: f32) {
 fn check_mixture(logits: &[f32], labels: &[i32], mixture: Option<(&[i32], &[f32])>, scale: f32, smoothing: f32) {
     let Some(mut bench) = Bench::new() else { return };
     let classes = logits.len() / labels.len();
-    let (at_logits, own) = (bench.put_in(ACTIVATIONS, logits), bench.put_in(INPUT, labels));
+    let at_logits = bench.put_in(ACTIVATIONS, logits);
+    let own = bench.put_in(INPUT, labels);
     let placed = mixture.map(|(others, lambdas)| [bench.put_in(INPUT, others), bench.put_in(INPUT, lambdas)]);
     let at_labels = Labels { own, mixture: placed };
     let mut room = |elements| bench.put_in(ACTIVATIONS, &vec![f32::NAN; elements]);
-    let (p, dlogits, loss, correct) = (room(logits.len()), room(logits.len()), room(1), room(1));
+    let p = room(logits.len());
+    let dlogits = room(logits.len());
+    let loss = room(1);
+    let correct = room(1);
     let c = CrossEntropy { scale, smoothing };
     bench.run_all(&cross_entropy(&c, at_logits, at_labels, p, loss, correct));
     let what = format!("{} x {classes}, smoothing {smoothing}", labels.len());

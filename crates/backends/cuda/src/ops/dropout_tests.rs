@@ -15,7 +15,9 @@ fn check_dropout<E: Element>() {
         let Some(mut bench) = Bench::new() else { return };
         bench.epoch(epoch);
         let x = noise::<E>(1, 3 * elements, 1.0);
-        let (from, indices, to) = (bench.put(&x), bench.put(&samples), bench.room::<E>(x.len()));
+        let from = bench.put(&x);
+        let indices = bench.put(&samples);
+        let to = bench.room::<E>(x.len());
         let compute = if per_sample { reference::drop_path } else { reference::dropout };
         let expected = compute(&wide(&x), &wide_samples, probability, seed, "fc.1", epoch);
         let layer = Dropout { probability, seed, layer: "fc.1".into(), per_sample, cut_channels: None };

@@ -17,7 +17,8 @@ impl OnCuda for LinearForward {
     fn lower(&self, o: &Operands, lowering: &mut Lowering) -> Lowered {
         let problem = matmul_problem(o.plan, o.node)?;
         let mut calls = Calls::default();
-        let (x, w) = (calls.factor(o, 0), multiplied(o, o.input(1)));
+        let x = calls.factor(o, 0);
+        let w = multiplied(o, o.input(1));
         let bias = o.optional(2).map(|bias| if problem.product == DType::F32 { bias } else { multiplied(o, bias) });
         calls.matmul(lowering, problem, [x, w, o.output(0)], bias)
     }
@@ -26,7 +27,8 @@ impl OnCuda for LinearForward {
 impl OnCuda for LinearBackwardData {
     fn lower(&self, o: &Operands, lowering: &mut Lowering) -> Lowered {
         let mut calls = Calls::default();
-        let (dy, w) = (calls.factor(o, 0), multiplied(o, o.input(1)));
+        let dy = calls.factor(o, 0);
+        let w = multiplied(o, o.input(1));
         calls.matmul(lowering, matmul_problem(o.plan, o.node)?, [o.output(0), w, dy], None)
     }
 }
@@ -56,7 +58,8 @@ struct Calls {
 impl Calls {
     /// An operand that is an activation, in the type in which the instruction multiplies: logits' gradients are f32, and rounded first.
     fn factor(&mut self, o: &Operands, index: usize) -> Span {
-        let (span, narrow) = (o.input(index), o.activations());
+        let span = o.input(index);
+        let narrow = o.activations();
         if o.plan.value(o.node.inputs[index]).dtype == narrow {
             return span;
         }

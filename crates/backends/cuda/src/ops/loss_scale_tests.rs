@@ -12,7 +12,9 @@ fn every_element_is_scaled() {
     for n in [1, 3, 4, 1000, 50_001] {
         let Some(mut bench) = Bench::new() else { return };
         let x = noise::<f32>(1, n, 1.0);
-        let (from, factor, to) = (bench.put(&x), bench.put(&[1024f32]), bench.room::<f32>(n));
+        let from = bench.put(&x);
+        let factor = bench.put(&[1024f32]);
+        let to = bench.room::<f32>(n);
         let expected = reference::scale(&wide(&x), 1024.0);
         for to in [to, from] {
             bench.run(&scale(from, factor, to));

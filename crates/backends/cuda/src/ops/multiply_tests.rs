@@ -20,7 +20,8 @@ fn check<E: Element, F: Element>(groups: usize, rows: usize, channels: usize) {
     assert_rounded(&what, &bench.get::<F>(db.span), &expected, 1e-6 * (rows as f64).sqrt());
 
     let expected = reference::multiply(&wide(&a), &wide(&b), channels);
-    let (b_at, c) = (factors(bench.put(&b)), bench.room::<E>(a.len()));
+    let b_at = factors(bench.put(&b));
+    let c = bench.room::<E>(a.len());
     for to in [c, a_at] {
         bench.run(&by_channel(size, a_at, b_at, to));
         assert_rounded(&what, &bench.get::<E>(to), &expected, 1e-7);

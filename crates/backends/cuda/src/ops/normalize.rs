@@ -14,7 +14,8 @@ pub(crate) const IMAGE_CHANNELS: usize = 8;
 
 impl OnCuda for Normalize {
     fn lower(&self, o: &Operands, _: &mut Lowering) -> Lowered {
-        let (dtype, [.., channels]) = (o.activations(), o.output_dimensions(0)?);
+        let dtype = o.activations();
+        let [.., channels] = o.output_dimensions(0)?;
         let is_padded = channels == IMAGE_CHANNELS && dtype != DType::F32;
         if channels != self.mean.len() && !is_padded {
             return Err(o.unsupported());

@@ -16,7 +16,8 @@ fn check_normalize<E: Element>(pixels: usize) {
                 continue;
             }
             let Some(mut bench) = Bench::new() else { return };
-            let (from, to) = (bench.put(&images), bench.room::<E>(pixels * channels));
+            let from = bench.put(&images);
+            let to = bench.room::<E>(pixels * channels);
             let (mean, std) = (&mean[..colours], &std[..colours]);
             bench.run(&normalize(E::DTYPE, from, to, channels, mean, std));
             let expected = reference::normalize(&wide, mean, std, channels);

@@ -28,7 +28,8 @@ impl OnCuda for SyncSum {
         }
         let (own, results) = pairs_of_all(o);
         let kernels = |of: &[[Span; 2]], to: &[[Span; 2]]| sync_sum(of, to).into_iter().map(Call::Kernel);
-        let (channels, partials) = (channels(&own), &o.places.schedule.partials);
+        let channels = channels(&own);
+        let partials = &o.places.schedule.partials;
         let all = floats(SCRATCH, scratch_floats(own.len(), channels), partials.len() * 2 * channels);
         let of_partial: Vec<[Span; 2]> = (0..partials.len()).map(|at| pair(all, 2 * channels * at, channels)).collect();
         let mut calls: Vec<Call> = Vec::new();
@@ -50,8 +51,10 @@ fn of_all_shards(o: &Operands, lowering: &mut Lowering, combine: Combine) -> Vec
     if !lowering.are_several() {
         return kernels(&own);
     }
-    let (map, channels) = (*lowering.map(), channels(&own));
-    let (ranks, most) = (map.ranks(), map.local(0).len());
+    let map = *lowering.map();
+    let channels = channels(&own);
+    let ranks = map.ranks();
+    let most = map.local(0).len();
     let all = floats(SCRATCH, scratch_floats(map.shards(), channels), ranks * most * 2 * channels);
     let place = |rank: usize, local: usize| 2 * channels * (rank * most + local);
     let of_shards = (0..ranks).flat_map(|rank| (0..map.local(rank).len()).map(move |local| (rank, local)));

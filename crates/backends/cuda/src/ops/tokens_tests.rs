@@ -14,7 +14,9 @@ fn check<E: Element>([batch, piece, first, count]: [usize; 4]) {
     let what = format!("{} {batch}x{piece}", E::DTYPE);
     let x = noise::<E>(1, batch * piece, 1.0);
     let [all, some] = [piece, count].map(|n| noise::<f32>(2, n, 1.0));
-    let (on_gpu, all_on_gpu, some_on_gpu) = (bench.put(&x), bench.put(&all), bench.put(&some));
+    let on_gpu = bench.put(&x);
+    let all_on_gpu = bench.put(&all);
+    let some_on_gpu = bench.put(&some);
 
     let y = bench.room::<E>(batch * piece);
     bench.run(&samples.add(on_gpu, all_on_gpu, y));

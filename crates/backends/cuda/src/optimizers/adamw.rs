@@ -10,7 +10,8 @@ use crate::work::Kernel;
 
 impl OptimizerOnCuda for AdamW {
     fn kernels(&self, launch: &Launch) -> Result<Vec<Kernel>, &'static str> {
-        let (table, [beta1, beta2]) = (&launch.table, self.betas.map(F32));
+        let table = &launch.table;
+        let [beta1, beta2] = self.betas.map(F32);
         let ([norm, limit], [unscale, skipped_steps]) = (launch.clip, launch.scaling);
         let of_ranges = [norm, unscale, skipped_steps, STEP, Write(launch.rates()), limit, beta1, beta2];
         let [first, second] = [0, 1].map(|slot| launch.state(slot).unwrap_or(Null));

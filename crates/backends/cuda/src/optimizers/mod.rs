@@ -51,8 +51,10 @@ struct Table {
 impl Table {
     /// `None` if there are no ranges.
     fn new(ranges: &[UpdateRange], constants: &mut Constants) -> Option<Self> {
-        let (start, end) = (ranges.first()?.start, ranges.last()?.end());
-        let (mut bytes, mut pieces) = (Vec::new(), 0);
+        let start = ranges.first()?.start;
+        let end = ranges.last()?.end();
+        let mut bytes = Vec::new();
+        let mut pieces = 0;
         for range in ranges {
             for number in [range.start - start, range.len, pieces] {
                 bytes.extend((number as u64).to_ne_bytes());

@@ -16,7 +16,8 @@ impl OptimizerOnCuda for Sgd {
 
 /// SGD, for LARS with its trust coefficient and epsilon.
 pub(super) fn descend(sgd: &Sgd, trust: Option<[f32; 2]>, launch: &Launch) -> Vec<Kernel> {
-    let (table, rates) = (&launch.table, launch.rates());
+    let table = &launch.table;
+    let rates = launch.rates();
     let [unscale, skipped_steps] = launch.scaling;
     let mut kernels = Vec::new();
     let sums = trust.map(|_| floats(SCRATCH, RATE * table.ranges, 2 * table.pieces));
@@ -25,7 +26,8 @@ pub(super) fn descend(sgd: &Sgd, trust: Option<[f32; 2]>, launch: &Launch) -> Ve
         kernels.push(table.kernel("range_squares", table.pieces, THREADS, &squared));
     }
     let [coefficient, epsilon] = trust.unwrap_or([1.0, 0.0]).map(F32);
-    let (sums, rates) = (Argument::optional(sums), Write(rates));
+    let sums = Argument::optional(sums);
+    let rates = Write(rates);
     let [norm, limit] = launch.clip;
     let of_ranges = [sums, norm, unscale, skipped_steps, STEP, rates, limit, coefficient, epsilon];
     // Only LARS has sums to add for a range.

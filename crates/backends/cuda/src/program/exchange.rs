@@ -225,9 +225,12 @@ impl Exchanges {
         while let Some(number) = self.waiting.pop_front() {
             let bucket = &mut self.buckets[number];
             let Stage::Copying { staging, bytes, joins } = bucket.stage else { continue };
-            let (group, shards, is_for_all) = (&self.group, self.shards, joins != Joins::Reduce);
+            let group = &self.group;
+            let shards = self.shards;
+            let is_for_all = joins != Joins::Reduce;
             bucket.passed.wait()?;
-            let (numbers, len) = (self.staging.at(staging, bytes)?.cast::<f32>(), bytes / size_of::<f32>());
+            let numbers = self.staging.at(staging, bytes)?.cast::<f32>();
+            let len = bytes / size_of::<f32>();
             // SAFETY: the range is the bucket's, with its partial sums one after another, and nothing touches it before the sum
             // has been waited for.
             let sum = unsafe {

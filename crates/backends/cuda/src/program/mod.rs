@@ -182,7 +182,8 @@ impl Bound {
 impl CudaProgram {
     /// Allocates everything that the plans need on the GPU. Parameters and the optimiser's state are zero.
     pub fn new(plans: Plans, group: Option<&Group>, gpu: Arc<Gpu>, summation: Summation) -> Result<Self, DeviceError> {
-        let (compute, copies) = (Stream::new(&gpu.context)?, Stream::new(&gpu.context)?);
+        let compute = Stream::new(&gpu.context)?;
+        let copies = Stream::new(&gpu.context)?;
         let state = State::new(&gpu.context, &plans, &compute)?;
         let bound = Bound::new(Work::new(&plans, group, &gpu, summation)?, &plans, &gpu, &compute, &state)?;
         let mut program = CudaProgram {

@@ -112,7 +112,8 @@ impl Step {
         copies: &Stream,
     ) -> Result<(), CudaError> {
         let batch = inputs.batch.clone();
-        let (mode, local) = (plan.mode, places.schedule.shards.len());
+        let mode = plan.mode;
+        let local = places.schedule.shards.len();
         let (indices, rest) = stage(&mut self.staging, batch.sample_indices(), u64::to_ne_bytes);
         let (labels, rest) = stage(rest, batch.labels(), i32::to_ne_bytes);
         let (others, rest) = stage(rest, batch.other_labels(), i32::to_ne_bytes);

@@ -24,7 +24,8 @@ pub(super) fn fastest<E>(
     engines: usize,
     measure: &mut dyn FnMut(usize) -> Result<Duration, E>,
 ) -> Result<Option<usize>, E> {
-    let (mut left, mut failure) = (Vec::new(), None);
+    let mut left = Vec::new();
+    let mut failure = None;
     for engine in 0..engines {
         // The first run loads the engine's kernels.
         match measure(engine).and_then(|_| measure(engine)) {

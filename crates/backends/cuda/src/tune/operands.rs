@@ -58,7 +58,8 @@ fn sets(plan: &ConvolutionPlan, gpu: &Gpu) -> usize {
 
 /// Bytes of the operands for all runs. The workspace is the same for each.
 fn room(plan: &ConvolutionPlan, gpu: &Gpu) -> [usize; OPERANDS] {
-    let (sizes, sets) = (sizes(plan), sets(plan, gpu));
+    let sizes = sizes(plan);
+    let sets = sets(plan, gpu);
     std::array::from_fn(|operand| match operand {
         WORKSPACE => sizes[operand],
         _ => sets * sizes[operand].next_multiple_of(ALIGNMENT),

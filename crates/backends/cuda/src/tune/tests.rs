@@ -118,7 +118,8 @@ fn the_chosen_engine_runs() {
         let ticket = program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs).unwrap();
         program.metrics(ticket).unwrap().loss
     };
-    let (best, exact) = (loss(None), loss(Some("eng0")));
+    let best = loss(None);
+    let exact = loss(Some("eng0"));
     assert!(best.is_finite() && (best - exact).abs() < 1e-2 * exact.abs(), "{best} {exact}");
     assert_ne!(best.to_bits(), exact.to_bits());
 }

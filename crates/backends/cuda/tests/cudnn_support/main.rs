@@ -206,7 +206,8 @@ fn cudnn_takes_padding_whose_sides_differ() {
             for (x, outputs, groups, kernel, padding) in layers {
                 let window = Window { kernel: [kernel; 2], stride: [2; 2], padding: [padding; 2], dilation: [1; 2] };
                 let conv = Conv2d { window, groups };
-                let (w, y) = ([outputs, kernel, kernel, x[3] / groups], [x[0], x[1] / 2, x[2] / 2, outputs]);
+                let w = [outputs, kernel, kernel, x[3] / groups];
+                let y = [x[0], x[1] / 2, x[2] / 2, outputs];
                 for direction in directions {
                     let problem = Problem { direction, x, w, y, conv, arithmetic };
                     let plans = cudnn.plans(&Target::Device(&device), &problem, &zoo::OPTIONS);

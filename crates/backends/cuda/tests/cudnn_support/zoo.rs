@@ -42,7 +42,8 @@ pub fn convolutions(model: &Model, arithmetic: Precision) -> Vec<Problem> {
             let shape = &plan.values[id.0].shape;
             std::array::from_fn(|axis| shape[axis])
         };
-        let (inputs, output) = (&node.inputs, node.outputs.first()?);
+        let inputs = &node.inputs;
+        let output = node.outputs.first()?;
         let (direction, x, w, y, conv) = match &node.op {
             Op::Conv2d(conv) => (
                 Direction::Forward(if inputs.len() > 2 { Epilogue::Bias } else { Epilogue::None }),

@@ -37,7 +37,8 @@ fn check(name: &str, plans: &Plans, steps: u64, tolerance: f64) {
     set_scale(&mut reference);
     for step in 1..=steps {
         let mut batch = Batch::random(plans, step);
-        let (a, b) = (run(&mut *gpu, Mode::Train, &batch, step), run(&mut reference, Mode::Train, &batch, step));
+        let a = run(&mut *gpu, Mode::Train, &batch, step);
+        let b = run(&mut reference, Mode::Train, &batch, step);
         assert!((a.loss - b.loss).abs() <= tolerance * b.loss.abs().max(1.0), "{name} step {step}: {a:?} {b:?}");
         if step == 1 {
             assert_agree(name, &gradients(plans), &mut *gpu, &mut reference, tolerance);
@@ -46,7 +47,8 @@ fn check(name: &str, plans: &Plans, steps: u64, tolerance: f64) {
         let tolerance = tolerance * 10f64.powi(step as i32 - 1);
         batch.labels[0] = -1;
         batch.for_evaluation();
-        let (a, b) = (run(&mut *gpu, Mode::Evaluate, &batch, step), run(&mut reference, Mode::Evaluate, &batch, step));
+        let a = run(&mut *gpu, Mode::Evaluate, &batch, step);
+        let b = run(&mut reference, Mode::Evaluate, &batch, step);
         assert!((a.loss - b.loss).abs() <= tolerance * b.loss.abs().max(1.0), "{name}: {a:?} {b:?}");
         assert_agree(name, &["logits".into(), "loss".into()], &mut *gpu, &mut reference, tolerance);
     }
@@ -172,7 +174,8 @@ fn pooled(x: Tensor) -> Tensor {
 /// The losses of several labels and of numbers, whose values are weighed, shifted and scaled by class.
 #[test]
 fn losses_of_values() {
-    let (weights, mean) = ([0.5, 1.0, 2.0, 0.25, 4.0, 1.0, 3.0], [0.5, -1.0, 2.0, 0.0, 0.25, 1.0, -0.5]);
+    let weights = [0.5, 1.0, 2.0, 0.25, 4.0, 1.0, 3.0];
+    let mean = [0.5, -1.0, 2.0, 0.0, 0.25, 1.0, -0.5];
     let losses: [PerSample; 4] = [
         PerSample::new(move |x, y| losses::binary_cross_entropy(x, y, Some(&weights))),
         PerSample::new(|x, y| losses::sigmoid_focal(x, y, Some(0.25), 1.5)),
@@ -265,7 +268,8 @@ fn convolutions_with_bias_and_relu() {
             check(&format!("activated of {shards} in {precision}"), &plans, 1, tolerance);
             let hosting = Hosting::new(&plans, None).unwrap();
             let work = device.work(&plans, &hosting, Mode::Evaluate).unwrap().join("\n");
-            let (fused, groups) = (2 + usize::from(precision == Precision::F32), 6);
+            let fused = 2 + usize::from(precision == Precision::F32);
+            let groups = 6;
             let count = |what: &str| work.matches(what).count() / shards;
             assert_eq!((count(" with bias and relu "), count(" rectify_")), (fused, groups - fused), "{work}");
         }
@@ -335,7 +339,9 @@ fn matmuls_in_tf32() {
 #[test]
 fn maps_in_f16() {
     for shards in [1, 3] {
-        let (precision, sync_batch_norm, clip_norm) = (Precision::F16, shards > 1, Some(0.5));
+        let precision = Precision::F16;
+        let sync_batch_norm = shards > 1;
+        let clip_norm = Some(0.5);
         let options = CompileOptions {
             size: [37, 30],
             precision,
@@ -426,7 +432,8 @@ fn check_zoo(models: &[Narrow]) {
         fill(&mut reference);
         let batch = Batch::random(&plans, 1);
         for mode in [Mode::Evaluate, Mode::Train] {
-            let (a, b) = (run(&mut *gpu, mode, &batch, 1), run(&mut reference, mode, &batch, 1));
+            let a = run(&mut *gpu, mode, &batch, 1);
+            let b = run(&mut reference, mode, &batch, 1);
             assert!((a.loss - b.loss).abs() <= 1e-3 * b.loss.abs().max(1.0), "{name} {mode:?}: {a:?} {b:?}");
         }
         assert_agree(name, &gradients(&plans), &mut *gpu, &mut reference, tolerance);

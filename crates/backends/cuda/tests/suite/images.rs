@@ -71,7 +71,8 @@ fn channels_of_zeros_change_no_bit() {
             for options in [options(precision), CompileOptions { shards: 2, ..options(precision) }, grey] {
                 let Some(([padded, plain], work)) = with_and_without(stem, &options) else { return };
                 assert!(is_real() || padded == plain, "{precision}");
-                let (shards, name) = (options.shards, precision.name());
+                let shards = options.shards;
+                let name = precision.name();
                 let count = |what: &str| work.matches(what).count();
                 assert_eq!(count(&format!(" normalize_padded_{name} ")), shards, "{work}");
                 assert_eq!(count(&format!(" columns_f32_to_{name} ")), shards, "{work}");

@@ -58,7 +58,8 @@ fn steps_by(
     submissions: &[&[Phase]],
 ) -> Vec<(Vec<StepMetrics>, Vec<Vec<u64>>)> {
     reduced(summation, options, ranks, |program, group, map| {
-        let (mut metrics, mut before) = (Vec::new(), None);
+        let mut metrics = Vec::new();
+        let mut before = None;
         for step in 1..=4 {
             let inputs = batch(program.plans(), map, group.rank(), step).inputs(step);
             let submit = |phases: &&[Phase]| program.submit(Mode::Train, phases, &inputs).unwrap();
@@ -107,7 +108,8 @@ fn sums_of_four_ranks_are_equal_on_all() {
     }
     // Ranks 0 and 1 host two shards, which on rank 1 belong to different subtrees.
     let options = options(6, true);
-    let (alone, together) = (steps(&options, 1, &[&Phase::ALL]), steps(&options, 4, &[&Phase::ALL]));
+    let alone = steps(&options, 1, &[&Phase::ALL]);
+    let together = steps(&options, 4, &[&Phase::ALL]);
     assert!(together.iter().all(|rank| *rank == together[0]));
     assert!(distance(&alone[0].1, &together[0].1) < 1e-4);
 }
@@ -156,7 +158,8 @@ fn a_failure_in_mid_step_ends_every_wait_and_changes_nothing() {
     if !has_gpus("nccl::a_failure_in_mid_step_ends_every_wait_and_changes_nothing") {
         return;
     }
-    let (options, both) = (options(2, true), Barrier::new(2));
+    let options = options(2, true);
+    let both = Barrier::new(2);
     on_ranks(&options, 2, |program, group, map| {
         let step = |program: &mut dyn Program, map: &ShardMap, rank: usize, step: u64| {
             let inputs = batch(program.plans(), map, rank, step).inputs(step);

@@ -86,7 +86,8 @@ fn a_failed_step_and_those_in_flight_change_nothing() {
     bad[0] = f64::INFINITY;
     program.load("fc.weight", &bad).unwrap();
     let before = bits(&mut *program);
-    let (first, second) = (submit(&mut *program, 2, &Phase::ALL), submit(&mut *program, 3, &Phase::ALL));
+    let first = submit(&mut *program, 2, &Phase::ALL);
+    let second = submit(&mut *program, 3, &Phase::ALL);
     for ticket in [first, second] {
         let error = program.metrics(ticket).err();
         assert!(matches!(error, Some(DeviceError::NonFinite { shard: 0, .. })), "{error:?}");

@@ -57,7 +57,8 @@ mod tests {
         for activation in [Activation::Relu, Activation::Relu6] {
             assert!(activate(&[f64::NAN], activation)[0].is_nan());
         }
-        let (dy, y) = ([1.0, 2.0, 3.0, 4.0], [0.0, 5.0, -1.0, 6.0]);
+        let dy = [1.0, 2.0, 3.0, 4.0];
+        let y = [0.0, 5.0, -1.0, 6.0];
         assert_eq!(activate_backward(&dy, &y, Activation::Relu), [0.0, 2.0, 0.0, 4.0]);
         assert_eq!(activate_backward(&dy, &y, Activation::Relu6), [0.0, 2.0, 0.0, 0.0]);
     }

@@ -29,7 +29,8 @@ fn visit_elements(input: [usize; 4], output: [usize; 4], mut visit: impl FnMut(u
     for n in 0..output[0] {
         for oy in 0..output[1] {
             for ox in 0..output[2] {
-                let (rows, columns) = (region(oy, input[1], output[1]), region(ox, input[2], output[2]));
+                let rows = region(oy, input[1], output[1]);
+                let columns = region(ox, input[2], output[2]);
                 let count = (rows.len() * columns.len()) as f64;
                 for iy in rows {
                     for ix in columns.clone() {

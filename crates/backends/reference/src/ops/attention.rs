@@ -75,7 +75,8 @@ fn accumulate(to: &mut [f64], factor: f64, from: &[f64]) {
 
 /// The result, and the logarithm of the softmax's denominator for every sample, head and query.
 pub fn forward(qkv: &[f64], size: Size) -> [Vec<f64>; 2] {
-    let (mut y, mut log_sum_exp) = (vec![0.0; qkv.len() / 3], Vec::new());
+    let mut y = vec![0.0; qkv.len() / 3];
+    let mut log_sum_exp = Vec::new();
     for query in size.queries() {
         let largest = size.scores(qkv, query).map(|(_, score)| score).fold(f64::NEG_INFINITY, f64::max);
         let sum: f64 = size.scores(qkv, query).map(|(_, score)| (score - largest).exp()).sum();

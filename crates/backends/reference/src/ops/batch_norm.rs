@@ -117,7 +117,8 @@ pub fn masked(dy: &[f64], gate: Gate) -> Vec<f64> {
 
 /// The gradients of bias and weight: sums of masked `dy` and of masked `dy` times the normalised x.
 pub fn reduce(dy: &[f64], x: &[f64], by: &Normalizer, gate: Gate) -> (Vec<f64>, Vec<f64>) {
-    let (mut dbias, mut dweight) = (vec![0.0; by.channels()], vec![0.0; by.channels()]);
+    let mut dbias = vec![0.0; by.channels()];
+    let mut dweight = vec![0.0; by.channels()];
     for (i, (dy, &x)) in masked(dy, gate).iter().zip(x).enumerate() {
         let c = i % by.channels();
         dbias[c] += dy;

@@ -117,7 +117,8 @@ fn add_scaled(to: &mut [f64], scale: f64, values: &[f64]) {
 /// multiplied with every y, or with its weight. The weights of a tap are adjacent: see [`weights`].
 fn products(shapes: &Shapes, conv: &Conv2d, mut product: impl FnMut(Range<usize>, Range<usize>, Range<usize>)) {
     let (in_channels, out_channels) = (shapes.x[3], shapes.y[3]);
-    let (inputs, outputs) = (shapes.inputs(), out_channels / conv.groups);
+    let inputs = shapes.inputs();
+    let outputs = out_channels / conv.groups;
     let taps: usize = conv.window.kernel.iter().product();
     visit(shapes.x, shapes.y, &conv.window, |out_pixel, in_pixel, tap| {
         for group in 0..conv.groups {
@@ -132,7 +133,8 @@ fn products(shapes: &Shapes, conv: &Conv2d, mut product: impl FnMut(Range<usize>
 /// Calls `weight(stored, by input, by output)` for every weight, with its index as the plan stores it, and in the orders
 /// `[group, tap, input, output]` and `[group, tap, output, input]`.
 fn weights(shapes: &Shapes, conv: &Conv2d, mut weight: impl FnMut(usize, usize, usize)) {
-    let (inputs, outputs) = (shapes.inputs(), shapes.y[3] / conv.groups);
+    let inputs = shapes.inputs();
+    let outputs = shapes.y[3] / conv.groups;
     let taps: usize = conv.window.kernel.iter().product();
     for group in 0..conv.groups {
         for output in 0..outputs {
@@ -214,7 +216,9 @@ mod tests {
     #[test]
     fn gradients_by_hand() {
         let shapes = Shapes { x: [1, 3, 3, 1], w: [2, 2, 1, 1], y: [1, 2, 2, 1], filters: FilterOrder::Hwio };
-        let (w, dy, window) = ([1., 2., 3., 4.], [1., 10., 100., 1000.], conv([2, 2], 1, 0, 1, 1));
+        let w = [1., 2., 3., 4.];
+        let dy = [1., 10., 100., 1000.];
+        let window = conv([2, 2], 1, 0, 1, 1);
         let dx = [1., 12., 20., 103., 1234., 2040., 300., 3400., 4000.];
         assert_eq!(backward_data(&dy, &w, None, &shapes, &window), dx);
         assert_eq!(backward_data(&dy, &w, Some(&[0.5; 9]), &shapes, &window), dx.map(|v| v + 0.5));
@@ -225,7 +229,10 @@ mod tests {
     #[test]
     fn gradients_by_hand_with_groups() {
         let shapes = Shapes { x: [1, 1, 1, 2], w: [1, 1, 1, 4], y: [1, 1, 1, 4], filters: FilterOrder::Hwio };
-        let (x, w, dy, grouped) = ([2., 3.], [1., 2., 3., 4.], [1., 10., 100., 1000.], conv([1, 1], 1, 0, 1, 2));
+        let x = [2., 3.];
+        let w = [1., 2., 3., 4.];
+        let dy = [1., 10., 100., 1000.];
+        let grouped = conv([1, 1], 1, 0, 1, 2);
         assert_eq!(backward_data(&dy, &w, None, &shapes, &grouped), [21., 4300.]);
         assert_eq!(backward_weights(&x, &dy, &shapes, &grouped), [2., 20., 300., 3000.]);
     }

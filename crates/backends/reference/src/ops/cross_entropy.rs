@@ -51,7 +51,8 @@ pub fn cross_entropy(
 }
 
 each_shard!(ops::CrossEntropy, |&ops::CrossEntropy { scale, smoothing }, call, [logits, labels]| {
-    let (classes, targets) = (call.last(0), targets_of(call, labels, call.last(0))?);
+    let classes = call.last(0);
+    let targets = targets_of(call, labels, call.last(0))?;
     let result = cross_entropy(logits, labels, &targets, classes, scale, smoothing);
     vec![result.probabilities, vec![result.loss], vec![result.correct]]
 });
@@ -73,7 +74,8 @@ pub fn cross_entropy_backward(
 }
 
 each_shard!(ops::CrossEntropyBackward, |ops::CrossEntropyBackward(op), call, [probabilities, labels]| {
-    let (classes, targets) = (call.last(0), targets_of(call, labels, call.last(0))?);
+    let classes = call.last(0);
+    let targets = targets_of(call, labels, call.last(0))?;
     vec![cross_entropy_backward(probabilities, labels, &targets, classes, op.scale, op.smoothing)]
 });
 
@@ -134,7 +136,8 @@ mod tests {
     #[test]
     fn mixtures_by_hand() {
         // Three quarters of class 2 and a quarter of class 0; half of each of equal labels.
-        let (labels, mixture) = ([2.0, 0.0], Some([&[0.0, 0.0][..], &[0.75, 0.5]]));
+        let labels = [2.0, 0.0];
+        let mixture = Some([&[0.0, 0.0][..], &[0.75, 0.5]]);
         let targets = targets(&labels, mixture, 3);
         let result = cross_entropy(&logits(), &labels, &targets, 3, 1.0, 0.0);
         let loss = -(0.75 * 0.625f64.ln() + 0.25 * 0.125f64.ln() + 0.5f64.ln());

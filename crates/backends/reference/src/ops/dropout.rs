@@ -67,11 +67,15 @@ mod tests {
 
     #[test]
     fn the_mask_is_word_e_of_the_samples_stream() {
-        let (seed, layer, epoch, indices) = (9, "classifier.1", 4, [7.0, 5_000_000_000.0]);
+        let seed = 9;
+        let layer = "classifier.1";
+        let epoch = 4;
+        let indices = [7.0, 5_000_000_000.0];
         let x: Vec<f64> = (1..=12).map(f64::from).collect();
         let y = dropout(&x, &indices, 0.25, seed, layer, epoch);
         for (i, (x, y)) in x.iter().zip(&y).enumerate() {
-            let (sample, element) = (indices[i / 6] as u64, i % 6);
+            let sample = indices[i / 6] as u64;
+            let element = i % 6;
             let counter = [element as u32 / 4, epoch as u32, sample as u32, (sample >> 32) as u32];
             let word = philox(key(seed, "dropout classifier.1"), counter)[element % 4];
             let expected = if unit_f32(word) >= 0.25 { x / 0.75 } else { 0.0 };

@@ -19,7 +19,8 @@ pub fn norm(values: &[f64]) -> f64 {
 impl OnReference for GradientNorm {
     /// The squares of each tensor are added up first, so that it does not matter which rank has them.
     fn run(&self, step: &mut StepContext) -> Result<(), DeviceError> {
-        let (shard, inputs) = (&step.shards[0], &step.node.inputs);
+        let shard = &step.shards[0];
+        let inputs = &step.node.inputs;
         let (gradients, factor) = match inputs.split_last() {
             Some((&scale, gradients)) if self.scaled => (gradients, 1.0 / shard.read(step.plan, scale)?[0]),
             Some(_) => (&inputs[..], 1.0),

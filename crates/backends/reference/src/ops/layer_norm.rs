@@ -64,7 +64,9 @@ mod tests {
     #[test]
     fn two_rows_by_hand() {
         // Rows of mean 4 and variance 8, and of mean 1 and variance 0; epsilon 1.
-        let (x, weight, bias) = ([0.0, 4.0, 4.0, 8.0, 1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 3.0, 6.0], [0.5, 0.0, 0.0, 1.0]);
+        let x = [0.0, 4.0, 4.0, 8.0, 1.0, 1.0, 1.0, 1.0];
+        let weight = [1.0, 2.0, 3.0, 6.0];
+        let bias = [0.5, 0.0, 0.0, 1.0];
         let [y, mean, inverse_std] = forward(&x, &weight, &bias, 1.0);
         assert_close(&mean, &[4.0, 1.0]);
         assert_close(&inverse_std, &[1.0 / 3.0, 1.0]);

@@ -30,7 +30,8 @@ fn count_bad(values: &[f64]) -> f64 {
 impl OnReference for Unscale {
     fn run(&self, step: &mut StepContext) -> Result<(), DeviceError> {
         let Some((&scale, values)) = step.node.inputs.split_last() else { return Err(unsupported(step.node)) };
-        let (shard, mut bad) = (&step.shards[0], [0.0]);
+        let shard = &step.shards[0];
+        let mut bad = [0.0];
         for &id in values.iter().filter(|&&id| step.plan.holds(id)) {
             bad[0] += count_bad(shard.read(step.plan, id)?);
         }
@@ -106,7 +107,8 @@ mod tests {
             (true, 1.0, 2.0),
             (true, 2.0, 0.0),
         ];
-        let (mut state, mut skipped) = ([4.0, 0.0, 0.0], 0.0);
+        let mut state = [4.0, 0.0, 0.0];
+        let mut skipped = 0.0;
         for (number, (is_good, scale, tracker)) in steps.into_iter().enumerate() {
             let [factor, _] = unscale(&[if is_good { 1.0 } else { f64::INFINITY }], state[0])[..] else { panic!() };
             state = update_scale(factor, state, [2.0, 0.5], 3);

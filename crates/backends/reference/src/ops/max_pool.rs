@@ -9,7 +9,8 @@ use crate::window::visit_elements;
 /// of several NaN wins, as in PyTorch.
 pub fn max(x: &[f64], input: [usize; 4], output: [usize; 4], window: &Window) -> (Vec<f64>, Vec<f64>) {
     let elements = output.iter().product();
-    let (mut y, mut position) = (vec![f64::NEG_INFINITY; elements], vec![0.0; elements]);
+    let mut y = vec![f64::NEG_INFINITY; elements];
+    let mut position = vec![0.0; elements];
     let mut started = vec![false; elements];
     visit_elements(input, output, window, |to, from, tap| {
         // The first element counts even if it is minus infinity, so that no position points at padding.

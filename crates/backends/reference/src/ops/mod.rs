@@ -96,7 +96,8 @@ impl StepContext<'_> {
         compute: impl Fn(&Call, [&[f64]; N]) -> Result<Vec<Vec<f64>>, DeviceError>,
     ) -> Result<(), DeviceError> {
         for local in 0..self.shards.len() {
-            let (shard, index) = (&self.shards[local], self.exchange.hosting.shards().start + local);
+            let shard = &self.shards[local];
+            let index = self.exchange.hosting.shards().start + local;
             let operands =
                 self.node.inputs.iter().map(|&id| shard.read(self.plan, id)).collect::<Result<Vec<_>, _>>()?;
             let (first, rest) = operands.split_first_chunk().ok_or_else(|| unsupported(self.node))?;
@@ -178,7 +179,8 @@ impl Call<'_> {
     }
 
     fn dims<const N: usize>(&self, id: ValueId) -> Result<[usize; N], DeviceError> {
-        let (node, shape) = (self.step.node, self.step.plan.shape(id));
+        let node = self.step.node;
+        let shape = self.step.plan.shape(id);
         <[usize; N]>::try_from(&shape[..])
             .map_err(|_| DeviceError::Unsupported(format!("layer {}: {} does not take {shape}", node.layer, node.op)))
     }

@@ -18,7 +18,8 @@ impl OnReference for SendTo {
 
 impl OnReference for ReceiveFrom {
     fn run(&self, step: &mut StepContext) -> Result<(), DeviceError> {
-        let (pair, id) = (step.exchange.groups.links()?.from(self.stage)?, step.node.outputs[0]);
+        let pair = step.exchange.groups.links()?.from(self.stage)?;
+        let id = step.node.outputs[0];
         for shard in &mut *step.shards {
             let mut value = vec![0.0; step.plan.shape(id).elements()];
             pair.receive(&mut value)?;

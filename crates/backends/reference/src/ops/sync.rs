@@ -67,7 +67,8 @@ mod tests {
     #[test]
     fn chan_by_hand() {
         // {1, 3} and {5, 9}: mean 4.5, squared deviations 12.25 + 2.25 + 0.25 + 20.25 = 35.
-        let (a, b) = (Moments { count: 2.0, mean: 2.0, m2: 2.0 }, Moments { count: 2.0, mean: 7.0, m2: 8.0 });
+        let a = Moments { count: 2.0, mean: 2.0, m2: 2.0 };
+        let b = Moments { count: 2.0, mean: 7.0, m2: 8.0 };
         assert_eq!(a.combine(b), Moments { count: 4.0, mean: 4.5, m2: 35.0 });
         let (mean, variance) = statistics(&[vec![2.0], vec![7.0]], &[vec![1.0], vec![4.0]], 2);
         assert_eq!((mean, variance), (vec![4.5], vec![8.75]));

@@ -17,7 +17,8 @@ pub fn clip_factor(limit: f32, norm: f64) -> f64 {
 
 /// The parameters after a step, and then their state.
 fn updated(update: &Update, call: &Call) -> Result<Vec<Vec<f64>>, DeviceError> {
-    let (step, changes) = (call.step, update.changes(call.rest.len()));
+    let step = call.step;
+    let changes = update.changes(call.rest.len());
     let UpdateOperands { parameters, norm, .. } =
         update.operands(&step.node.inputs).ok_or_else(|| unsupported(step.node))?;
     let mut changed: Vec<Vec<f64>> = call.rest[changes].iter().map(|values| values.to_vec()).collect();

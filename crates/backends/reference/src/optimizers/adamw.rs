@@ -7,7 +7,8 @@ use super::{OptimizerOnReference, Rule};
 impl OptimizerOnReference for AdamW {
     fn apply(&self, rule: &Rule, w: &mut [f64], gradient: &[f64], state: &mut [&mut [f64]]) {
         let [first, second] = state else { panic!("AdamW keeps two moments, got {}", state.len()) };
-        let (betas, epsilon) = (self.betas.map(f64::from), f64::from(self.epsilon));
+        let betas = self.betas.map(f64::from);
+        let epsilon = f64::from(self.epsilon);
         let correction = betas.map(|beta| 1.0 - beta.powf(rule.step as f64));
         for (i, w) in w.iter_mut().enumerate() {
             let g = rule.clip * gradient[i];

@@ -12,7 +12,8 @@ impl OptimizerOnReference for Sgd {
 
 /// SGD in which gradients, including weight decay, are multiplied by `trust`.
 pub(super) fn descend(sgd: &Sgd, rule: &Rule, trust: f64, w: &mut [f64], gradient: &[f64], state: &mut [&mut [f64]]) {
-    let (momentum, mut buffer) = (f64::from(sgd.momentum), state.first_mut());
+    let momentum = f64::from(sgd.momentum);
+    let mut buffer = state.first_mut();
     for (i, w) in w.iter_mut().enumerate() {
         let g = trust * (rule.clip * gradient[i] + rule.weight_decay * *w);
         let direction = match &mut buffer {

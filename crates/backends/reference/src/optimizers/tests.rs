@@ -35,7 +35,8 @@ fn sgd_by_hand() {
 fn lars_by_hand() {
     let lars = |momentum| Lars { momentum, trust_coefficient: 0.5, epsilon: 1.0 };
     // Trust 0.5 * 1 / (2 + 1), then 0.5 * 5 / 6 / (4 + 1).
-    let (first, second) = (1.0 - 0.5 * 2.0 / 6.0, 4.0 * (0.5 * 5.0 / 6.0 / 5.0));
+    let first = 1.0 - 0.5 * 2.0 / 6.0;
+    let second = 4.0 * (0.5 * 5.0 / 6.0 / 5.0);
     check(lars(0.0), 0.0, first, first - 0.5 * second);
     check(lars(0.5), 0.0, first, first - 0.5 * (0.5 * 2.0 / 6.0 + second));
     // Decay is part of the divisor, and of the direction that is scaled.
@@ -57,7 +58,8 @@ fn a_factor_of_gradients_is_for_every_rule() {
     for optimizer in &[sgd, AdamW { betas: [0.5; 2], epsilon: 1.0 }.into(), Custom::new(Halves).into()] {
         let update = |clip: f64, gradient: f64| {
             let rule = Rule { optimizer, weight_decay: 0.5, learning_rate: 0.5, adaptive: false, clip, step: 1 };
-            let (mut w, mut state) = ([1.0], vec![vec![0.0]; optimizer.state_names().len()]);
+            let mut w = [1.0];
+            let mut state = vec![vec![0.0]; optimizer.state_names().len()];
             rule.update(&mut w, &[gradient], state.iter_mut().map(Vec::as_mut_slice).collect());
             w
         };

@@ -149,7 +149,9 @@ fn operands_of_what_is_in_cache_are_those_of_its_reader() {
     let mut plan = target.compile_evaluation(&block, &options(1)).unwrap().evaluate;
     assert_eq!(aliasing_is_safe(&plan), Ok(()));
     let of = |layer: &str| plan.instructions.iter().find(|node| node.layer == layer).unwrap();
-    let (x, between, y) = (of("expand").inputs[0], of("deep").inputs[0], of("project").outputs[0]);
+    let x = of("expand").inputs[0];
+    let between = of("deep").inputs[0];
+    let y = of("project").outputs[0];
     assert_eq!(plan.slot(between).arena, Arena::Cache);
     plan.slots[y.0] = plan.slot(x);
     assert_eq!(aliasing_is_safe(&plan).unwrap_err().problem, Problem::OverOperand(x));
@@ -300,7 +302,8 @@ fn an_update_changes_only_its_operands() {
 fn errors_name_instruction_and_values() {
     let mut plan = plan();
     let at = find(&plan, "max_pool");
-    let (y, x) = (plan.instructions[at].outputs[0], plan.instructions[at].inputs[0]);
+    let y = plan.instructions[at].outputs[0];
+    let x = plan.instructions[at].inputs[0];
     plan.slots[y.0] = plan.slots[x.0];
     let expected =
         format!("instruction {at} (max_pool of bn): %{} bn.max_pool is written over the operand %{}", y.0, x.0);

@@ -365,7 +365,8 @@ fn mixtures_of_two_samples() {
 #[test]
 fn values_as_targets() {
     let error = |x: Tensor, y: Tensor| (x.sum_classes() + y.sum_classes().affine(-1.0, 0.0)).power(2.0);
-    let (loss, target) = (Loss::Custom(PerSample::new(error)), TargetKind::Values(2));
+    let loss = Loss::Custom(PerSample::new(error));
+    let target = TargetKind::Values(2);
     let options = CompileOptions { loss, target, weighted_loss: true, shards: 2, ..options() };
     check_batch(&residual_net, &options, |_| {});
     check_batch(&|x| x.flatten().linear("fc", 1), &CompileOptions { classes: 1, ..options }, |batch| {

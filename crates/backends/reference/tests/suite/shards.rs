@@ -67,7 +67,8 @@ fn evaluation_of_shards_equals_that_of_the_whole_batch() {
         let ticket = submit(program, Mode::Evaluate, &[Phase::Forward, Phase::Loss], &batch, 0, 0.0);
         (program.metrics(ticket).unwrap(), program.store("logits").unwrap(), program.store("loss").unwrap())
     };
-    let ((metrics, logits, loss), (expected, expected_logits, _)) = (evaluate(&mut many), evaluate(&mut one));
+    let (metrics, logits, loss) = evaluate(&mut many);
+    let (expected, expected_logits, _) = evaluate(&mut one);
     assert_eq!(logits, expected_logits);
     assert!((metrics.loss - expected.loss).abs() < 1e-12 && metrics.correct == expected.correct);
     assert_eq!(loss, [metrics.loss]);

@@ -22,7 +22,8 @@ fn options(shards: usize) -> CompileOptions {
 #[test]
 fn phases_one_by_one_give_the_same_bits_as_all_at_once() {
     for shards in [1, 3] {
-        let (mut whole, mut parts) = (program(&net, &options(shards)), program(&net, &options(shards)));
+        let mut whole = program(&net, &options(shards));
+        let mut parts = program(&net, &options(shards));
         for step in 1..=3 {
             let batch = Batch::random(&whole, step);
             let expected = train(&mut whole, &batch, step, 0.1);
@@ -181,7 +182,8 @@ fn a_loss_that_is_not_finite_stops_the_step_and_names_the_shard() {
 
 /// Checks each weight against the scalar rule `next(w, g, memory, step)`, with the gradients that the program computed.
 fn check_optimizer(optimizer: Optimizer, weight_decay: f32, next: impl Fn(f64, f64, &mut [f64; 2], i32) -> f64) {
-    let (text, groups) = (optimizer.to_string(), ParameterGroups::one(weight_decay));
+    let text = optimizer.to_string();
+    let groups = ParameterGroups::one(weight_decay);
     let mut program = program(&net, &CompileOptions { optimizer, groups, ..options(2) });
     let names = ["conv.weight", "bn.weight", "bn.bias", "fc.weight", "fc.bias"];
     let mut expected: Vec<Vec<(f64, [f64; 2])>> =
@@ -223,7 +225,8 @@ fn adamw_is_the_scalar_recurrence() {
     check_optimizer(optimizer, 0.5, |w, g, memory, step| {
         memory[0] = 0.875 * memory[0] + 0.125 * g;
         memory[1] = 0.75 * memory[1] + 0.25 * g * g;
-        let (m, v) = (memory[0] / (1.0 - 0.875f64.powi(step)), memory[1] / (1.0 - 0.75f64.powi(step)));
+        let m = memory[0] / (1.0 - 0.875f64.powi(step));
+        let v = memory[1] / (1.0 - 0.75f64.powi(step));
         w - 0.125 * 0.5 * w - 0.125 * m / (v.sqrt() + 0.0625)
     });
 }

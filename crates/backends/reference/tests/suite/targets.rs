@@ -104,7 +104,8 @@ fn a_device_that_fuses_nothing_computes_the_same() {
     };
     assert_eq!(names(&Target::default()).iter().filter(|name| **name == "relu").count(), 0);
     assert_eq!(names(&apart).iter().filter(|name| **name == "relu").count(), 2);
-    let (fused, apart) = (results(&Target::default(), &options()), results(&apart, &options()));
+    let fused = results(&Target::default(), &options());
+    let apart = results(&apart, &options());
     for (a, b) in fused.tensors.iter().flatten().zip(apart.tensors.iter().flatten()) {
         assert!((a - b).abs() <= 1e-12 * b.abs().max(1.0), "{a} {b}");
     }

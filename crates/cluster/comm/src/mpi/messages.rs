@@ -98,7 +98,8 @@ impl<H: Handle> Messages<H> {
             let peer = c_int::try_from(peer).map_err(io::Error::other)?;
             // Pages that no message touches use no memory.
             let staging = ManuallyDrop::new(Mapping::private(STAGED + (1 + AT_ONCE) * PACK)?);
-            let (sent, received) = (VecDeque::with_capacity(AT_ONCE), VecDeque::with_capacity(AT_ONCE));
+            let sent = VecDeque::with_capacity(AT_ONCE);
+            let received = VecDeque::with_capacity(AT_ONCE);
             Ok(Line { peer, sent, received, staging, staged: 0, unpacked: 0..0, packs: 0, traffic: Traffic::default() })
         };
         let lines = peers.into_iter().map(line).collect::<io::Result<_>>()?;

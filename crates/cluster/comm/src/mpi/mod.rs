@@ -86,7 +86,8 @@ impl<H: Handle> Mpi<H> {
     /// # Safety
     /// They stay valid and unchanged until the request is done, or until no call is made any more.
     unsafe fn send(&self, from: *const u8, len: usize, to: c_int, tag: c_int) -> io::Result<H> {
-        let (count, mut request) = (count(len)?, self.objects.no_request);
+        let count = count(len)?;
+        let mut request = self.objects.no_request;
         let _call = lock(&self.calls);
         // SAFETY: the caller's promise; the place of the request is valid.
         let code = unsafe {
@@ -100,7 +101,8 @@ impl<H: Handle> Mpi<H> {
     /// # Safety
     /// They stay valid, and nothing else uses them, until the request is done. If it never is, that is for ever.
     unsafe fn receive(&self, to: *mut u8, len: usize, from: c_int, tag: c_int) -> io::Result<H> {
-        let (count, mut request) = (count(len)?, self.objects.no_request);
+        let count = count(len)?;
+        let mut request = self.objects.no_request;
         let _call = lock(&self.calls);
         // SAFETY: as above.
         let code = unsafe {
@@ -111,7 +113,8 @@ impl<H: Handle> Mpi<H> {
 
     /// Lets all messages go on. The request's status if it is done; it is not used afterwards then.
     fn test(&self, request: &mut H) -> io::Result<Option<Status>> {
-        let (mut done, mut status) = (0, Status::default());
+        let mut done = 0;
+        let mut status = Status::default();
         let _call = lock(&self.calls);
         // SAFETY: the request is not done yet, and all places are valid.
         let code = unsafe { (self.functions.MPI_Test)(request, &mut done, &mut status) };
@@ -134,7 +137,8 @@ impl<H: Handle> Mpi<H> {
     }
 
     fn error(&self, function: &'static str, code: c_int) -> MpiError {
-        let (mut text, mut length) = ([0u8; MAX_ERROR], 0);
+        let mut text = [0u8; MAX_ERROR];
+        let mut length = 0;
         // SAFETY: there is room for the longest text.
         let _ = unsafe { (self.functions.MPI_Error_string)(code, text.as_mut_ptr().cast::<c_char>(), &mut length) };
         let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
@@ -181,7 +185,8 @@ impl<H: Handle> Runtime for Mpi<H> {
     }
 
     fn all_reduce(&self, data: &mut [f32]) -> io::Result<()> {
-        let (Objects { world, float, sum, in_place, .. }, count) = (&self.objects, count(data.len())?);
+        let Objects { world, float, sum, in_place, .. } = &self.objects;
+        let count = count(data.len())?;
         let in_place = std::ptr::without_provenance(in_place.cast_unsigned());
         let _call = lock(&self.calls);
         // SAFETY: the data are valid and this call's alone; the first address says that they are the operand, too.

@@ -80,7 +80,9 @@ impl Process {
                 Process::Unused => *process = Process::Over,
             }
         }
-        let ((told, outcome), (end, ending), (tell, ended)) = (channel(), channel(), channel());
+        let (told, outcome) = channel();
+        let (end, ending) = channel();
+        let (tell, ended) = channel();
         let of_thread = runtime.clone();
         let thread = std::thread::Builder::new().name("enmasse-mpi".into()).spawn(move || {
             let numbers = of_thread.start();
@@ -100,7 +102,8 @@ impl Process {
                 Err(RecvTimeoutError::Disconnected) => return Err(MpiError::Over.into()),
             }
         };
-        let (runtime, partings) = (runtime.clone(), Some(vec![]));
+        let runtime = runtime.clone();
+        let partings = Some(vec![]);
         *lock(&PROCESS) = Process::Started(Started { runtime, numbers, next_tag: 0, users: 0, partings, end, ended });
         Ok(numbers)
     }

@@ -296,7 +296,8 @@ mod tests {
         let (acceptor, token, receiver) = open();
         let strangers: Vec<_> = (0..2 * PENDING).map(|_| TcpStream::connect(acceptor.address).unwrap()).collect();
         let stream = TcpStream::connect(acceptor.address).unwrap();
-        let (identity, host) = (Identity::default(), "h".to_owned());
+        let identity = Identity::default();
+        let host = "h".to_owned();
         let who = Introduction { purpose: Purpose::Data, rank: 1, target: 0, world_size: 2, identity, host };
         introduce(stream, &token, &who, LIMIT).unwrap();
         assert_eq!(receiver.recv_timeout(LIMIT).unwrap(), who);
@@ -310,7 +311,8 @@ mod tests {
         for attempt in 0..200 {
             let stream = TcpStream::connect(acceptor.address).unwrap();
             let identity = Identity { attempt, ..Identity::default() };
-            let (purpose, host) = (Purpose::Data, "h".to_owned());
+            let purpose = Purpose::Data;
+            let host = "h".to_owned();
             let who = Introduction { purpose, rank: 1, target: 0, world_size: 2, identity, host };
             introduce(stream, &token, &who, LIMIT).unwrap();
             assert_eq!(receiver.recv_timeout(LIMIT).unwrap(), who);
@@ -318,7 +320,8 @@ mod tests {
     }
 
     fn introduction() -> Introduction {
-        let (identity, host) = (Identity::default(), "h".to_owned());
+        let identity = Identity::default();
+        let host = "h".to_owned();
         Introduction { purpose: Purpose::Data, rank: 1, target: 0, world_size: 2, identity, host }
     }
 
@@ -351,7 +354,8 @@ mod tests {
     fn refused_connections_were_dropped_without_a_word() {
         let greeting = hello(&[1; 32]);
         let after_hello = |rest: &[u8]| [&greeting[..], rest].concat();
-        let (own, stolen) = (introduction().to_bytes(), [0; 32]);
+        let own = introduction().to_bytes();
+        let stolen = [0; 32];
         let length = (own.len() as u16).to_le_bytes();
         let wrong_proof = after_hello(&[&length[..], &own, &stolen].concat());
         let mut newer = greeting.clone();
@@ -420,7 +424,8 @@ mod tests {
         let left = strangers.iter_mut().filter_map(|stranger| open(stranger).then_some(())).count();
         assert!(left <= PENDING + 2, "{left} strangers");
         // The rank is the one more.
-        let (address, sent_away) = (acceptor.address, 4 * PENDING + 1 - (PENDING + 2));
+        let address = acceptor.address;
+        let sent_away = 4 * PENDING + 1 - (PENDING + 2);
         let expected = format!("refused at {address}: {sent_away} connections from 127.0.0.1, to make room for others");
         assert_eq!(acceptor.refusals.so_far().map(|refused| refused.to_string()), Some(expected));
     }

@@ -266,7 +266,8 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(60);
 
     fn introduction() -> Introduction {
-        let (identity, host) = (Identity { job: 7, attempt: 8, epoch: 9 }, "h".into());
+        let identity = Identity { job: 7, attempt: 8, epoch: 9 };
+        let host = "h".into();
         Introduction { purpose: Purpose::Store, rank: 3, target: 0, world_size: 4, identity, host }
     }
 

@@ -119,7 +119,8 @@ mod tests {
 
     /// The bytes of these messages on the wire.
     fn wire(cipher: Cipher, messages: &[(u8, Vec<u8>)]) -> Vec<u8> {
-        let (mut bytes, mut outbound) = (vec![], Outbound::new(cipher, [1; 32]));
+        let mut bytes = vec![];
+        let mut outbound = Outbound::new(cipher, [1; 32]);
         for (kind, payload) in messages {
             write_frame(&mut bytes, &mut outbound, *kind, payload).unwrap();
         }
@@ -128,7 +129,8 @@ mod tests {
 
     /// The messages that are read from these bytes before the first error, and the error.
     fn read(cipher: Cipher, mut bytes: &[u8], limit: usize) -> (Vec<(u8, Vec<u8>)>, io::Error) {
-        let (mut messages, mut inbound) = (vec![], Inbound::new(cipher, [1; 32], "link".into()));
+        let mut messages = vec![];
+        let mut inbound = Inbound::new(cipher, [1; 32], "link".into());
         loop {
             match read_frame(&mut bytes, &mut inbound, limit) {
                 Ok(frame) => messages.push((frame.kind, frame.payload)),
@@ -147,7 +149,8 @@ mod tests {
         assert!(Altered::is(&read(cipher, &[255; 100], FRAME_LIMIT).1));
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (outbound, inbound) = (Outbound::new(cipher, [1; 32]), Inbound::new(cipher, [1; 32], String::new()));
+        let outbound = Outbound::new(cipher, [1; 32]);
+        let inbound = Inbound::new(cipher, [1; 32], String::new());
         let link = Link::new(stream, outbound, inbound);
         assert_eq!(link.send(7, &vec![0; FRAME_LIMIT + 1]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }

@@ -251,8 +251,8 @@ pub(crate) mod tests {
     #[test]
     fn no_key_seals_two_records_with_one_nonce() {
         for cipher in CIPHERS {
-            let (mut outbound, mut inbound) =
-                (Outbound::new(cipher, [1; 32]), Inbound::new(cipher, [1; 32], "link".into()));
+            let mut outbound = Outbound::new(cipher, [1; 32]);
+            let mut inbound = Inbound::new(cipher, [1; 32], "link".into());
             let mut seen = std::collections::HashSet::new();
             // Both sides go on with the next key at the same record, also for the second time.
             for start in [0, RECORDS_OF_KEY - 2, 2 * RECORDS_OF_KEY - 2] {

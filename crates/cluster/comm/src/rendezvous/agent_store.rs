@@ -176,7 +176,8 @@ pub(super) mod tests {
                     stream.write_all(&[&(value.len() as u64).to_ne_bytes()[..], &value].concat())?;
                 }
                 ADD => {
-                    let (key, amount) = (bytes(&mut stream)?, number(&mut stream)? as i64);
+                    let key = bytes(&mut stream)?;
+                    let amount = number(&mut stream)? as i64;
                     let mut values = values.lock().unwrap();
                     let text = values.get(&key).cloned().unwrap_or(b"0".to_vec());
                     let sum = String::from_utf8(text).unwrap().parse::<i64>().unwrap() + amount;

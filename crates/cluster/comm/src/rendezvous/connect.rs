@@ -35,7 +35,8 @@ pub(super) fn to_rank_0(
     deadline: Instant,
     failure: &Failure,
 ) -> Result<(Link, Token), JoinError> {
-    let (rank, address) = (rendezvous.rank, rendezvous.address.clone());
+    let rank = rendezvous.rank;
+    let address = rendezvous.address.clone();
     // With several ports, a stranger may hold one of them; and before a restart rank 0 had another port.
     let is_certain = matches!(rank_zero_address, RankZeroAddress::Known(_)) && rendezvous.more_ports.is_empty();
     let may_change = matches!(secret, Secret::InFile(_));
@@ -161,7 +162,8 @@ mod tests {
     fn a_data_connection_that_was_closed_was_not_tried_again() {
         let limit = Duration::from_secs(60);
         let token = Token::from_bytes([1; 32]);
-        let (identity, host) = (Identity::default(), "h".to_owned());
+        let identity = Identity::default();
+        let host = "h".to_owned();
         let who = Introduction { purpose: Purpose::Data, rank: 1, target: 0, world_size: 2, identity, host };
         let reach = |address, go_on: &dyn Fn() -> Result<(), JoinError>| {
             to_rank(address, &token, &who, Instant::now() + limit, go_on)

@@ -119,7 +119,8 @@ impl RankInfo {
             read => read.unwrap_or_default(),
         };
         let namespace = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}")).unwrap_or_default();
-        let (user, node) = (rustix::process::geteuid().as_raw(), connectivity.node.as_deref().unwrap_or_default());
+        let user = rustix::process::geteuid().as_raw();
+        let node = connectivity.node.as_deref().unwrap_or_default();
         Ok(RankInfo {
             host: host_name(),
             machine: machine.trim().to_owned(),
@@ -465,8 +466,9 @@ mod tests {
                 let deadline = Instant::now() + Duration::from_secs(60);
                 let failure = &Failure::default();
                 let meeting = Meeting { rendezvous, store: &store, failure, deadline, refusals: None };
-                let (connectivity, identity, path) =
-                    (&Connectivity::within_process(), Identity::default(), GroupPath::default());
+                let connectivity = &Connectivity::within_process();
+                let identity = Identity::default();
+                let path = GroupPath::default();
                 let seat = Seat { rank, job_ranks: vec![0, 1, 2], path, identity, connectivity, address: "", deadline };
                 let Sharing { topology, region, problems } = seat.share(&meeting, &infos.map(info)).unwrap();
                 ((0..3).map(|rank| topology.node_of(rank)).collect(), region.is_some(), problems)

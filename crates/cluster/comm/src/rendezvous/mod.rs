@@ -183,7 +183,8 @@ impl Rendezvous {
         let deadline = deadline_after(self.join_timeout);
         let rank_zero_address = self.rank_zero_address(deadline)?;
         let secret = self.secret()?;
-        let (failure, recorder) = (Arc::new(Failure::default()), FlightRecorder::default());
+        let failure = Arc::new(Failure::default());
+        let recorder = FlightRecorder::default();
         let rank = self.rank;
         let entrance = if rank == 0 {
             self.open(rank_zero_address, secret, &failure, &recorder)
@@ -193,9 +194,12 @@ impl Rendezvous {
         let entrance = entrance.map_err(|error| error.of_rank_here(rank))?;
         let Entrance { ip, store_ip: ip_of_rank_0, .. } = entrance;
         let network = Network { token: entrance.token.clone(), ip, ip_of_rank_0 };
-        let (node, all_reduce) = (self.node.clone(), self.options.all_reduce);
+        let node = self.node.clone();
+        let all_reduce = self.options.all_reduce;
         let connectivity = Connectivity { transport: self.transport, node, all_reduce, network: Some(network) };
-        let (job_ranks, path, address) = ((0..self.world_size).collect(), GroupPath::default(), &*self.address);
+        let job_ranks = (0..self.world_size).collect();
+        let path = GroupPath::default();
+        let address = &*self.address;
         let identity = self.identity();
         let seat = Seat { rank, job_ranks, path, identity, connectivity: &connectivity, address, deadline };
         let refusals = entrance.liveness.server.as_ref().and_then(Server::refusals);
@@ -225,7 +229,8 @@ impl Rendezvous {
     }
 
     fn introduction(&self, purpose: Purpose) -> Introduction {
-        let (identity, host) = (self.identity(), host_name());
+        let identity = self.identity();
+        let host = host_name();
         Introduction { purpose, rank: self.rank, target: 0, world_size: self.world_size, identity, host }
     }
 
@@ -256,7 +261,8 @@ impl Rendezvous {
             }
         };
         let ip = listener.local_addr().map_err(JoinError::Thread)?.ip();
-        let (identity, heartbeat) = (self.identity(), self.heartbeat);
+        let identity = self.identity();
+        let heartbeat = self.heartbeat;
         let server = Server::start(listener, token.clone(), identity, self.world_size, heartbeat, failure, recorder)?;
         let store = server.store();
         let liveness = Liveness { server: Some(server), control: None };

@@ -122,7 +122,8 @@ mod tests {
     #[test]
     fn the_run_time_directory_is_used_where_it_is_the_users_own() {
         let folder = tempfile::tempdir().unwrap();
-        let (temporary, runtime) = (Path::new("/tmp"), folder.path());
+        let temporary = Path::new("/tmp");
+        let runtime = folder.path();
         let elsewhere = temporary.join(format!("enmasse-{}", geteuid().as_raw()));
         assert_eq!(place(Some(runtime), temporary), runtime.join("enmasse"));
         assert_eq!(place(None, temporary), elsewhere);

@@ -105,7 +105,8 @@ impl Receiving {
         while let Some(frame) = frame(queue) {
             // SAFETY: guaranteed by the caller of `Queue::begin`.
             let bytes = unsafe { std::slice::from_raw_parts_mut(frame.start, frame.len) };
-            let (of_bytes, of_tag) = (self.arrived.min(frame.len), self.arrived.saturating_sub(frame.len));
+            let of_bytes = self.arrived.min(frame.len);
+            let of_tag = self.arrived.saturating_sub(frame.len);
             let rest = [&mut bytes[of_bytes..], &mut self.tag[of_tag..]];
             match stream.read_vectored(&mut rest.map(IoSliceMut::new)) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
@@ -182,7 +183,8 @@ mod tests {
 
     /// The bytes of these messages on the wire, sent in segments.
     fn wire(cipher: Cipher, messages: &[Vec<u8>], segments: &[usize]) -> VecDeque<u8> {
-        let (mut pipe, mut sending) = (Pipe::new(segments), Sending::new(Outbound::new(cipher, [1; 32])));
+        let mut pipe = Pipe::new(segments);
+        let mut sending = Sending::new(Outbound::new(cipher, [1; 32]));
         let mut queue = Queue::new(1);
         for message in messages {
             // SAFETY: the messages outlive the loop below, which completes them.
@@ -233,7 +235,8 @@ mod tests {
             let mut bytes = wire(cipher, &[vec![7; 2 * FRAME_BYTES + 9]], &[usize::MAX]);
             bytes[frame * RECORD_BYTES + 5] ^= 1;
             let mut receiving = Receiving::new(Inbound::new(cipher, [1; 32], "link".into()));
-            let (mut queue, mut message) = (Queue::new(1), vec![0u8; 2 * FRAME_BYTES + 9]);
+            let mut queue = Queue::new(1);
+            let mut message = vec![0u8; 2 * FRAME_BYTES + 9];
             // SAFETY: the message outlives the only call that makes progress.
             unsafe { queue.begin(Bytes::of(message.as_mut_ptr(), 0..message.len())) };
             let error = receiving.progress(&mut queue, &mut bytes).unwrap_err();
@@ -258,7 +261,8 @@ mod tests {
             cipher in prop::sample::select(&CIPHERS[..]),
         ) {
             // Some segment is not empty.
-            let (sent, received) = ([&sent[..], &[FRAME_BYTES]].concat(), [&received[..], &[FRAME_BYTES]].concat());
+            let sent = [&sent[..], &[FRAME_BYTES]].concat();
+            let received = [&received[..], &[FRAME_BYTES]].concat();
             let message = |(i, &length): (usize, &usize)| (0..length).map(|j| (i * 31 + j * 7) as u8).collect();
             let messages: Vec<Vec<u8>> = lengths.iter().enumerate().map(message).collect();
             let bytes = wire(cipher, &messages, &sent);

@@ -82,8 +82,11 @@ pub(crate) struct RunningOperation<'a> {
 
 impl<'a> RunningOperation<'a> {
     pub(crate) fn new(operation: &'a Operation, failure: &'a Failure, options: GroupOptions) -> Self {
-        let (has_warned, agreed, now) = (Cell::new(false), Cell::new(false), Instant::now());
-        let (began, awake) = (Cell::new(now), Cell::new(Awake::new(MAX_ROUND, now)));
+        let has_warned = Cell::new(false);
+        let agreed = Cell::new(false);
+        let now = Instant::now();
+        let began = Cell::new(now);
+        let awake = Cell::new(Awake::new(MAX_ROUND, now));
         RunningOperation { operation, failure, options, began, awake, has_warned, agreed }
     }
 

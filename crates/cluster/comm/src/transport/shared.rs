@@ -147,10 +147,12 @@ impl SharedTransport {
     }
 
     fn all_reduce<T: Element>(&mut self, running: &RunningOperation) -> Result<(), Stop> {
-        let (count, ranks, rank) = (running.operation.count, self.members.world_size(), self.members.rank);
+        let count = running.operation.count;
+        let ranks = self.members.world_size();
+        let rank = self.members.rank;
         let data = running.operation.output.cast::<T>();
-        let (partials, most) =
-            (running.operation.shards.partials(rank).count(), running.operation.shards.most_partials());
+        let partials = running.operation.shards.partials(rank).count();
+        let most = running.operation.shards.most_partials();
         let chunk_len = chunk_len(SLOT_BYTES, size_of::<T>(), most);
         let chunks = count.div_ceil(chunk_len);
         let direct = count * size_of::<T>() * most <= DIRECT_BYTES;
@@ -159,7 +161,8 @@ impl SharedTransport {
 
         for step in 0..chunks + 2 {
             if step < chunks {
-                let (chunk, range) = (self.chunk + step as u64, range(step));
+                let chunk = self.chunk + step as u64;
+                let range = range(step);
                 self.wait_for_slot(running, chunk)?;
                 let slot = self.region.slot::<T>(rank, chunk);
                 let own = if direct { 0..0 } else { own_piece(range.len()) };
@@ -176,7 +179,8 @@ impl SharedTransport {
                 self.publish_staged(running, chunk, step == 0)?;
             }
             if let Some(step) = step.checked_sub(1).filter(|&step| step < chunks) {
-                let (chunk, range) = (self.chunk + step as u64, range(step));
+                let chunk = self.chunk + step as u64;
+                let range = range(step);
                 self.wait_for_all(running, |counters| &counters.staged, chunk + 1)?;
                 let own = own_piece(range.len());
                 // If every rank adds up everything, others still read the slot, so the result is not written to it.
@@ -188,7 +192,8 @@ impl SharedTransport {
                 self.own().publish(&self.own().reduced, chunk + 1);
             }
             if let Some(step) = step.checked_sub(2) {
-                let (chunk, range) = (self.chunk + step as u64, range(step));
+                let chunk = self.chunk + step as u64;
+                let range = range(step);
                 for other in (1..ranks).map(|step| (rank + step) % ranks).filter(|_| !direct) {
                     self.wait_for(running, other, |counters| &counters.reduced, chunk + 1)?;
                     let part = piece(range.len(), size_of::<T>(), other, ranks);
@@ -208,7 +213,9 @@ impl SharedTransport {
     /// owner reads it.
     fn reduce_to_owners<T: Element>(&mut self, running: &RunningOperation) -> Result<(), Stop> {
         let Operation { shards, stride, .. } = *running.operation;
-        let (ranks, rank, most) = (self.members.world_size(), self.members.rank, shards.most_partials());
+        let ranks = self.members.world_size();
+        let rank = self.members.rank;
+        let most = shards.most_partials();
         let data = running.operation.output.cast::<T>();
         let pieces = |owner: usize| running.operation.result_of(owner, ranks);
         let owners = (0..ranks).filter(|&owner| !pieces(owner).is_empty());
@@ -297,7 +304,8 @@ impl SharedTransport {
 
     /// Copies data from the slots of `senders` to its places in the output, where this rank's own data lies already.
     fn gather(&mut self, running: &RunningOperation, senders: Range<usize>) -> Result<(), Stop> {
-        let (rank, ranks) = (self.members.rank, self.members.world_size());
+        let rank = self.members.rank;
+        let ranks = self.members.world_size();
         let part = |sender: usize| running.operation.part_from(sender, ranks);
         let chunks = senders.clone().map(|sender| part(sender).len()).max().unwrap_or(0).div_ceil(SLOT_BYTES);
         let range = |sender: usize, step: usize| part_of(&part(sender), step * SLOT_BYTES, SLOT_BYTES);

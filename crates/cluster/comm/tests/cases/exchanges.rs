@@ -34,7 +34,8 @@ fn each<T: Element>(group: &Group, seed: u64, len: usize, root: usize, element: 
     check("gather", &found, &of_root);
     check("gather_owned", &group.gather_owned(first, root).wait().unwrap(), &of_root);
 
-    let (given, expected) = (if rank == root { own.clone() } else { vec![] }, part(&of(root), rank));
+    let given = if rank == root { own.clone() } else { vec![] };
+    let expected = part(&of(root), rank);
     let mut found = vec![T::default(); len];
     group.scatter(&given, &mut found, root).unwrap();
     check("scatter", &found, &expected);
@@ -61,11 +62,13 @@ fn each<T: Element>(group: &Group, seed: u64, len: usize, root: usize, element: 
         let expected: Vec<T> = (0..own.len()).map(&mut model).collect();
         check("all_reduce_owned", &group.all_reduce_owned(own.clone(), reduction).wait().unwrap(), &expected);
         let piece = group.piece::<T>(rank, own.len());
-        let (mut found, owned) = (own.clone(), group.reduce_scatter_owned(own.clone(), reduction));
+        let mut found = own.clone();
+        let owned = group.reduce_scatter_owned(own.clone(), reduction);
         group.reduce_scatter_with(&mut found, reduction).unwrap();
         check("reduce_scatter_with", &found[piece.clone()], &expected[piece.clone()]);
         check("reduce_scatter_owned", &owned.wait().unwrap()[piece.clone()], &expected[piece]);
-        let (mut found, owned) = (own.clone(), group.reduce_to_owned(own.clone(), reduction, root));
+        let mut found = own.clone();
+        let owned = group.reduce_to_owned(own.clone(), reduction, root);
         group.reduce_to(&mut found, reduction, root).unwrap();
         let owned = owned.wait().unwrap();
         if rank == root {
@@ -77,7 +80,8 @@ fn each<T: Element>(group: &Group, seed: u64, len: usize, root: usize, element: 
 
 /// Several ranks: the first and the last send to each other, while the others do something else.
 pub fn between_two(group: &Group, len: usize) {
-    let (rank, last) = (group.rank(), group.world_size() - 1);
+    let rank = group.rank();
+    let last = group.world_size() - 1;
     let pair = group.pair(last, 0).unwrap();
     assert_eq!(pair.is_some(), rank == 0 || rank == last, "{group:?}");
     let Some(pair) = pair else { return };

@@ -185,7 +185,8 @@ pub fn sums_of<T: Element>(group: &Group, case: Shards, element: fn(f64) -> T, b
 /// The result on a rank that processes its shards in the order of the schedule.
 fn sum<T: Element>(group: &Group, case: Shards, element: fn(f64) -> T, how: How) -> Vec<T> {
     let Shards { shards, len, gap, seed } = case;
-    let (map, stride) = (ShardMap::new(shards, group.world_size()).unwrap(), len + gap);
+    let map = ShardMap::new(shards, group.world_size()).unwrap();
+    let stride = len + gap;
     let mut slots = vec![T::default(); map.slots(group.rank()) * stride];
     for step in map.schedule(group.rank()) {
         for i in 0..len {
@@ -261,7 +262,8 @@ pub fn groups_of_groups(group: &Group) {
 
 /// At least three ranks: neither a group nor one split from it waits for the other.
 pub fn two_groups_at_once(group: &Group) {
-    let (rank, ranks) = (group.rank(), group.world_size() as f32);
+    let rank = group.rank();
+    let ranks = group.world_size() as f32;
     let part = group.split((rank != 1).then_some(0), 0).unwrap();
     let (mut of_whole, mut of_part) = (vec![1f32; 70_000], vec![1f32; 70_000]);
     let [whole_start, part_start] = [of_whole.as_mut_ptr(), of_part.as_mut_ptr()];

@@ -23,7 +23,8 @@ proptest! {
     #[test]
     fn sums_have_the_bits_of_the_algorithms_order(ranks in 1usize..=9, seed: u64, len in 0usize..1500, odd in 0usize..5) {
         for transport in transports(ranks) {
-            let (nodes, algorithm) = (nodes(ranks, transport), Algorithm::ALL[odd]);
+            let nodes = nodes(ranks, transport);
+            let algorithm = Algorithm::ALL[odd];
             run_ranks(connected(ranks, transport), move |group| same_bits(&group, algorithm, &nodes, seed, len));
         }
     }
@@ -174,7 +175,8 @@ fn a_failure_in_the_middle_ends_all_with_its_cause() {
         ["threads", "shared", "tcp", "cyclic"].into_iter().flat_map(|t| others().map(move |a| (t, a)))
     {
         let causes = run_ranks(groups_by(4, transport, algorithm), move |group| {
-            let (failing, started) = (group.clone(), std::sync::mpsc::channel());
+            let failing = group.clone();
+            let started = std::sync::mpsc::channel();
             // Ends once the sums are under way.
             let failure = std::thread::spawn(move || {
                 if started.1.recv().is_ok() && failing.rank() == 1 {

@@ -11,7 +11,8 @@ proptest! {
     #[test]
     fn sums_have_the_bits_of_the_model(ranks in 2usize..=5, seed: u64, len in 0usize..1500, odd in 0usize..2) {
         for transport in transports(ranks) {
-            let (nodes, to) = (nodes(ranks, transport), Compression::ALL[odd]);
+            let nodes = nodes(ranks, transport);
+            let to = Compression::ALL[odd];
             run_ranks(kept_groups(ranks, transport), move |group| same_bits(&group, to, &nodes, seed, len));
         }
     }
@@ -60,7 +61,8 @@ fn half_the_bytes_travel() {
 
 /// Sums of a large gradient of one rank and a small one of another, with and without what was kept.
 fn summed(group: &Group, to: Compression, keeps: bool) -> f64 {
-    let (mut residual, mut total) = ([0.0; 9], 0.0);
+    let mut residual = [0.0; 9];
+    let mut total = 0.0;
     for _ in 0..1000 {
         let mut data = [if group.rank() == 0 { 1.0 } else { 1e-5 }; 9];
         group.all_reduce_compressed(&mut data, to, &mut residual).unwrap();
@@ -99,7 +101,8 @@ fn where_all_ranks_share_memory_nothing_is_rounded() {
 #[test]
 fn what_f16_cannot_hold_is_infinite_on_every_rank() {
     run_ranks(groups(2, "tcp"), |group| {
-        let (mut data, mut residual) = ([40_000.0f32, 1.0], [0.0; 2]);
+        let mut data = [40_000.0f32, 1.0];
+        let mut residual = [0.0; 2];
         group.all_reduce_compressed(&mut data, Compression::F16, &mut residual).unwrap();
         assert_eq!(data, [f32::INFINITY, 2.0]);
         let mut data = [40_000.0f32, 1.0];

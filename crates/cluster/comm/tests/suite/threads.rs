@@ -67,7 +67,8 @@ fn a_slow_transport_leaves_the_caller_free() {
 /// All ranks report one cause, in time, and for every later operation.
 fn check_failure(n: usize, body: impl Fn(&Group) -> Result<(), Arc<Cause>> + Clone + Send + 'static, expected: &str) {
     let began = Instant::now();
-    let (body, keep) = (body, threads(n));
+    let body = body;
+    let keep = threads(n);
     let causes = run_ranks(keep, move |group| {
         let cause = body(&group).unwrap_err();
         assert_eq!(group.barrier().unwrap_err(), cause);

@@ -93,7 +93,9 @@ impl Agent {
         Some(match notice {
             Notice::Connected(Ok(channel)) => {
                 self.links += 1;
-                let (channel, link, notices) = (Arc::new(channel), self.links, self.notices.clone());
+                let channel = Arc::new(channel);
+                let link = self.links;
+                let notices = self.notices.clone();
                 self.channel = Some(channel.clone());
                 let reader = std::thread::Builder::new().name("enmasse-agent-reader".into());
                 let reading = reader.spawn(move || read(&channel, link, &notices));

@@ -251,7 +251,8 @@ impl Leader {
             ToLeader::Ended { .. } | ToLeader::Stopped { .. } => {}
             ToLeader::Leave if peer.standing == Standing::Idle => self.close(id),
             ToLeader::Leave => {
-                let (host, is_running) = (peer.agent.host.clone(), peer.standing == Standing::Running);
+                let host = peer.agent.host.clone();
+                let is_running = peer.standing == Standing::Running;
                 peer.leaving = true;
                 peer.standing = Standing::Stopping { until: limit };
                 self.change(now, &format!("node {host} leaves"), is_running);
@@ -433,7 +434,8 @@ impl Leader {
         let wanted = self.peers.values().map(|peer| peer.next_attempt).max().unwrap_or(0);
         let attempt = self.next_attempt.max(wanted);
         let Some(next_attempt) = attempt.checked_add(1) else {
-            let (host, report) = (self.rules.endpoint_host.clone(), "the numbers of attempts are used up".into());
+            let host = self.rules.endpoint_host.clone();
+            let report = "the numbers of attempts are used up".into();
             return self.finish(Decision::Failed { host, code: 1, report });
         };
         let master = chosen.first().and_then(|id| self.peers.get(id));
@@ -441,7 +443,8 @@ impl Leader {
             return;
         };
         let members = || chosen.iter().filter_map(|id| self.peers.get(id));
-        let (node_count, world_size) = (chosen.len() as u32, members().map(|peer| peer.agent.local_world_size).sum());
+        let node_count = chosen.len() as u32;
+        let world_size = members().map(|peer| peer.agent.local_world_size).sum();
         self.order = members().map(|peer| peer.agent.id).collect();
         let mut first_rank = 0;
         for (node_rank, id) in chosen.iter().enumerate() {
@@ -477,7 +480,9 @@ impl Leader {
     /// Ends the job when all workers are done, and restarts for new nodes.
     fn look_after(&mut self, now: Time, newcomers_since: Option<Time>) {
         let count = |standing| self.peers.values().filter(|peer| peer.standing == standing).count();
-        let (idle, running, done) = (count(Standing::Idle), count(Standing::Running), count(Standing::Done));
+        let idle = count(Standing::Idle);
+        let running = count(Standing::Running);
+        let done = count(Standing::Done);
         if running == 0 && done > 0 {
             return self.finish(Decision::Done);
         }

@@ -118,7 +118,8 @@ impl Shared {
     /// The thread of one connection.
     fn serve(&self, channel: Channel) {
         let Ok(address) = channel.peer() else { return };
-        let (channel, address) = (Arc::new(channel), address.to_string());
+        let channel = Arc::new(channel);
+        let address = address.to_string();
         let peer = {
             let mut state = self.state();
             if state.closing {
@@ -232,7 +233,8 @@ mod tests {
 
     /// What the leader says when it stops listening, after connections with these tokens.
     fn check(tokens: &[u8], expected: &[&str]) {
-        let (host, port) = ("127.0.0.1".to_owned(), test_support::free_port());
+        let host = "127.0.0.1".to_owned();
+        let port = test_support::free_port();
         let endpoint = Endpoint { host, port, token: Token::from_bytes([7; 32]) };
         let timing = super::super::Timing::default();
         let rules =

@@ -157,7 +157,9 @@ impl Member {
         self.lease = now + self.timing.lease;
         self.beat_due = now;
         self.beats.clear();
-        let (agent, visit, next_attempt) = (self.agent.clone(), self.visits, self.next_attempt);
+        let agent = self.agent.clone();
+        let visit = self.visits;
+        let next_attempt = self.next_attempt;
         self.send(ToLeader::Join(Join { agent, visit, port, next_attempt }));
     }
 
@@ -179,7 +181,8 @@ impl Member {
     }
 
     fn seek(&mut self, now: Time, why: &str) {
-        let (deadline, why) = (now + self.timing.join, why.to_owned());
+        let deadline = now + self.timing.join;
+        let why = why.to_owned();
         self.state = State::Seeking { deadline, retry: Some(now), why, told: false };
     }
 

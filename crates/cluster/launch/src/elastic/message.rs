@@ -223,7 +223,8 @@ mod tests {
     fn reports_are_bounded() {
         assert_eq!(bounded("\u{20ac}".repeat(REPORT_LIMIT)).len(), REPORT_LIMIT / 3 * 3);
         for character in ["\u{1}", "\"", "\u{20ac}"] {
-            let (host, report) = ("h".repeat(255), bounded(character.repeat(REPORT_LIMIT)));
+            let host = "h".repeat(255);
+            let report = bounded(character.repeat(REPORT_LIMIT));
             let bytes = encode(&ToMember::Over(Decision::Failed { host, code: 1, report }));
             assert!(bytes.len() <= Channel::MESSAGE_LIMIT, "{character:?}: {}", bytes.len());
         }

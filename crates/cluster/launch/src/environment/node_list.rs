@@ -219,7 +219,8 @@ mod tests {
     fn written(names: &[Made]) -> (String, Vec<String>) {
         let (mut lists, mut nodes) = (Vec::new(), Vec::new());
         for name in names {
-            let (mut list, mut found) = (String::new(), vec![String::new()]);
+            let mut list = String::new();
+            let mut found = vec![String::new()];
             for (text, ranges) in name {
                 let (mut inside, mut endings) = (Vec::new(), Vec::new());
                 for &(from, more, width) in ranges {

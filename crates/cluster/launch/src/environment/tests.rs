@@ -139,7 +139,8 @@ fn refuse(variables: &str, expected: &str) {
 
 /// A task of a step of two nodes with two tasks each, as seen on a cluster.
 fn task(rank: usize, more: &str) -> String {
-    let (local, node) = (rank % 2, rank / 2);
+    let local = rank % 2;
+    let node = rank / 2;
     format!(
         "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID={rank} SLURM_LOCALID={local} SLURM_NODEID={node} SLURM_NTASKS=4 \
          SLURM_NPROCS=4 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_TASKS_PER_NODE=2(x2) SLURM_STEP_NODELIST=node[1-2] \
@@ -220,7 +221,8 @@ fn inside_a_job_but_not_in_a_task() {
 #[test]
 fn mpi() {
     let open = |rank: usize, more: &str| {
-        let (local, world) = (rank % 2, 4);
+        let local = rank % 2;
+        let world = 4;
         format!(
             "OMPI_COMM_WORLD_RANK={rank} OMPI_COMM_WORLD_SIZE={world} OMPI_COMM_WORLD_LOCAL_RANK={local} \
              OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_COMM_WORLD_NODE_RANK={local} {more}"
@@ -300,7 +302,8 @@ proptest! {
     fn written_variables_round_trip(
         nodes in 1usize..4, per_node in 1usize..5, pick: prop::sample::Index, restarts in 0usize..4, port in 1u16..,
     ) {
-        let (world_size, rank) = (nodes * per_node, pick.index(nodes * per_node));
+        let world_size = nodes * per_node;
+        let rank = pick.index(nodes * per_node);
         let place = LaunchedRank {
             rank,
             world_size,

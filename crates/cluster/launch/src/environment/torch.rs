@@ -12,7 +12,8 @@ const NAMES: Names =
 const KUBERNETES: &str = "KUBERNETES_SERVICE_HOST";
 
 pub(super) fn read(variables: Variables<'_>) -> Result<Option<Interpretation>, EnvironmentError> {
-    let (has_rank, has_size) = (variables.is_set(RANK), variables.is_set(WORLD_SIZE));
+    let has_rank = variables.is_set(RANK);
+    let has_size = variables.is_set(WORLD_SIZE);
     // Batch scripts may export one of them alone. Then a later launcher decides, or none.
     if !has_rank && !has_size || has_rank != has_size && is_launched_otherwise(variables) {
         return Ok(None);

@@ -84,7 +84,8 @@ impl Variables<'_> {
 
 impl Numbers {
     pub fn check(&self, names: &Names) -> Result<(), EnvironmentError> {
-        let (rank, world_size) = ((names.rank, self.rank), (names.world_size, self.world_size));
+        let rank = (names.rank, self.rank);
+        let world_size = (names.world_size, self.world_size);
         let local_rank = (names.local_rank, self.local_rank);
         let local_world_size = (names.local_world_size, self.local_world_size);
         below(rank, world_size)?;

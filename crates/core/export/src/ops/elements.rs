@@ -149,7 +149,8 @@ impl ToOnnx for ScaleClasses {
 
 impl ToOnnx for SumClasses {
     fn to_onnx(&self, node: &mut Translation) -> Result<(), ExportError> {
-        let (x, axes) = (node.operand(0)?, node.integers(&[1]));
+        let x = node.operand(0)?;
+        let axes = node.integers(&[1]);
         let y = node.onnx.node("ReduceSum", &[&x, &axes], &[("keepdims", Attribute::Int(0))]);
         node.give(y)
     }

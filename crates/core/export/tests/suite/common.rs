@@ -35,7 +35,8 @@ impl Runtime {
         let mut command = Command::new(python);
         command.args(["-c", include_str!("run.py")]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut python = command.spawn().unwrap();
-        let (stdin, stdout) = (python.stdin.take().unwrap(), BufReader::new(python.stdout.take().unwrap()));
+        let stdin = python.stdin.take().unwrap();
+        let stdout = BufReader::new(python.stdout.take().unwrap());
         Some(Runtime { python, stdin, stdout, folder: tempfile::tempdir().unwrap() })
     }
 
@@ -270,7 +271,8 @@ pub fn compare_int8(runtime: &mut Runtime, name: &str, size: usize, model: &dyn 
         .map(|values| [values.iter().copied().fold(0.0, f64::min), values.iter().copied().fold(0.0, f64::max)])
         .map(|range| range.map(|limit| limit as f32))
         .collect();
-    let (forward, input) = (tested.record(Mode::Evaluate), ImageInput::Uint8Nhwc);
+    let forward = tested.record(Mode::Evaluate);
+    let input = ImageInput::Uint8Nhwc;
     let outputs = Outputs::Softmax { temperature: 1.0 };
     let graph = to_onnx_int8(name, &forward, &weights, input, &outputs, &ranges).unwrap();
     let exported = Model { graph, producer: "test", version: "1", metadata: Vec::new() };

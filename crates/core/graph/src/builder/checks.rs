@@ -69,7 +69,8 @@ impl Tensor {
         let shape = self.shape();
         let dims = <[usize; 2]>::try_from(&shape[..]).ok();
         if dims.is_none() {
-            let (place, reason) = (self.place(operation), "it needs [batch,classes]".into());
+            let place = self.place(operation);
+            let reason = "it needs [batch,classes]".into();
             self.set_error(GraphError::Shape { place, shape, reason });
         }
         dims

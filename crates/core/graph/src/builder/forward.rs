@@ -90,7 +90,8 @@ impl Forward {
     pub(crate) fn mix(&mut self) {
         let samples = self.graph.shape(self.labels).clone();
         let mut input = |name: &str, dtype| self.graph.add_value(name, samples.clone(), dtype, Role::Input);
-        let (other_labels, lambdas) = (input("other_labels", DType::I32), input("lambdas", DType::F32));
+        let other_labels = input("other_labels", DType::I32);
+        let lambdas = input("lambdas", DType::F32);
         self.mixture = Some(MixtureInputs { other_labels, lambdas });
     }
 
@@ -133,8 +134,12 @@ impl Forward {
     ) -> Result<ValueId, GraphError> {
         let (values, nodes) = (self.graph.values.len(), self.graph.nodes.len());
         // Training mode records dropout, so that the check below refuses it.
-        let (graph, mode, filters) = (std::mem::take(&mut self.graph), Mode::Train, FilterOrder::default());
-        let (phase, layer, function_name) = (Phase::Loss, layer.into(), Some(what.to_owned()));
+        let graph = std::mem::take(&mut self.graph);
+        let mode = Mode::Train;
+        let filters = FilterOrder::default();
+        let phase = Phase::Loss;
+        let layer = layer.into();
+        let function_name = Some(what.to_owned());
         let state = BuilderState {
             graph,
             mode,
@@ -170,7 +175,8 @@ impl Forward {
                 depends.extend(&node.outputs);
             }
         }
-        let (found, samples) = (self.graph.shape(result), self.graph.shape(self.labels));
+        let found = self.graph.shape(result);
+        let samples = self.graph.shape(self.labels);
         if found != samples {
             let reason = format!("{what} gives {found}, not a number for each of {} samples", samples.elements());
             return Err(GraphError::Option(reason));

@@ -30,7 +30,8 @@ impl Operation for Attention {
     }
 
     fn gradient(&self, backward: &mut Backward, node: &Node, dy: ValueId) -> Result<(), GraphError> {
-        let (qkv, [y, log_sum_exp]) = (node.inputs[0], [0, 1].map(|i| node.outputs[i]));
+        let qkv = node.inputs[0];
+        let [y, log_sum_exp] = [0, 1].map(|i| node.outputs[i]);
         backward.emit_gradient(qkv, AttentionBackward { heads: self.heads }, vec![dy, qkv, y, log_sum_exp]);
         Ok(())
     }
@@ -63,7 +64,8 @@ impl Tensor {
         let Some([n, t, packed]) = self.token_dims("attention") else { return self };
         let channels = packed / 3;
         if heads == 0 || packed != 3 * channels || !channels.is_multiple_of(heads) {
-            let (place, shape) = (self.place("attention"), self.shape());
+            let place = self.place("attention");
+            let shape = self.shape();
             let reason = format!("{packed} channels are not queries, keys and values of {heads} heads");
             return self.fail(GraphError::Shape { place, shape, reason });
         }

@@ -33,7 +33,9 @@ impl Operation for BatchNormConv2d {
     }
 
     fn gradient(&self, backward: &mut Backward, node: &Node, dy: ValueId) -> Result<(), GraphError> {
-        let (x, w, of_norm) = (node.inputs[0], node.inputs[1], &node.inputs[2..6]);
+        let x = node.inputs[0];
+        let w = node.inputs[1];
+        let of_norm = &node.inputs[2..6];
         let inputs = [x, dy].iter().chain(of_norm).copied().collect();
         backward.emit_gradient(w, BatchNormConv2dBackwardWeights(*self), inputs);
         if let Some(&bias) = node.inputs.get(6) {

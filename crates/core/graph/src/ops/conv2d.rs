@@ -258,8 +258,8 @@ impl Tensor {
             }
         };
         let filters = self.filters();
-        let (dims, layout) =
-            (filters.shape(window.kernel, c / conv.groups, conv.channels), Layout::Convolution(filters));
+        let dims = filters.shape(window.kernel, c / conv.groups, conv.channels);
+        let layout = Layout::Convolution(filters);
         let mut operands = vec![self.parameter(format!("{name}.weight"), dims, layout, weight)];
         if matches!(conv.init, ConvInit::Whitening(_)) {
             self.fix(operands[0]);

@@ -113,7 +113,8 @@ fn check(operation: &Pointwise, operands: usize) -> Result<(), String> {
     let all: Vec<Expression> = operation.gradients(&|_| true).into_iter().flatten().collect();
     let gradient = Formula::new(&all);
     let largest = |count: fn(&Formula) -> usize| count(formula).max(count(&gradient));
-    let (steps, registers) = (largest(|formula| formula.steps().len()), largest(|formula| formula.registers().1));
+    let steps = largest(|formula| formula.steps().len());
+    let registers = largest(|formula| formula.registers().1);
     if steps > Formula::MAX_STEPS || registers > Formula::MAX_REGISTERS {
         let (most, fit) = (Formula::MAX_STEPS, Formula::MAX_REGISTERS);
         return Err(format!(

@@ -41,7 +41,8 @@ impl Tensor {
     /// `[N,H,W,C]` to `[N,H/size*W/size,channels]`, where H and W are multiples of `size`.
     pub fn patches(self, name: &str, channels: usize, size: usize) -> Tensor {
         self.enter(name);
-        let (place, shape) = (self.layer("patches"), self.shape());
+        let place = self.layer("patches");
+        let shape = self.shape();
         let Some([_, h, w, _]) = self.image_dims(place.clone(), &shape) else { return self };
         if size == 0 || [h, w].iter().any(|pixels| !pixels.is_multiple_of(size)) {
             let reason = format!("it needs multiples of its patches' {size} pixels as height and width: change `size`");
@@ -57,7 +58,8 @@ impl Tensor {
     pub fn images(self, [height, width]: [usize; 2]) -> Tensor {
         let Some([n, t, c]) = self.token_dims("images") else { return self };
         if height.checked_mul(width) != Some(t) {
-            let (place, shape) = (self.place("images"), self.shape());
+            let place = self.place("images");
+            let shape = self.shape();
             return self.fail(GraphError::Shape { place, shape, reason: format!("it needs {height}x{width} tokens") });
         }
         self.record(Reshape, &[], [n, height, width, c].into())
@@ -77,7 +79,8 @@ impl Tensor {
         let shape = self.shape();
         let dims = <[usize; 3]>::try_from(&shape[..]).ok();
         if dims.is_none() {
-            let (place, reason) = (self.place(operation), "it needs [batch,tokens,channels]".into());
+            let place = self.place(operation);
+            let reason = "it needs [batch,tokens,channels]".into();
             self.set_error(GraphError::Shape { place, shape, reason });
         }
         dims

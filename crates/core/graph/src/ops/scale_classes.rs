@@ -40,7 +40,8 @@ impl Tensor {
             None => None,
         };
         if let Some(wrong) = wrong {
-            let (place, reason) = (self.place("scale_classes"), format!("takes {wrong}"));
+            let place = self.place("scale_classes");
+            let reason = format!("takes {wrong}");
             return self.fail(GraphError::Attribute { place, reason });
         }
         self.record(ScaleClasses { factors: factors.into() }, &[], [n, classes].into())

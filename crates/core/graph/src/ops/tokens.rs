@@ -121,7 +121,8 @@ impl Tensor {
     pub fn select_tokens(self, range: Range<usize>) -> Tensor {
         let Some([n, t, c]) = self.token_dims("select_tokens") else { return self };
         if range.is_empty() || range.end > t {
-            let (place, shape) = (self.place("select_tokens"), self.shape());
+            let place = self.place("select_tokens");
+            let shape = self.shape();
             let reason = format!("there are no tokens {}..{}", range.start, range.end);
             return self.fail(GraphError::Shape { place, shape, reason });
         }
@@ -174,7 +175,8 @@ impl Plan {
     pub fn position_embedding(&self) -> Option<PositionEmbedding> {
         let is_own = |node: &Node| !matches!(self.value(node.inputs[1]).role, Role::Teacher { .. });
         let added = self.instructions.iter().find(|node| matches!(node.op, Op::AddTokens(_)) && is_own(node))?;
-        let (mut id, mut before) = (added.inputs[0], 0);
+        let mut id = added.inputs[0];
+        let mut before = 0;
         loop {
             let node = self.instructions.iter().find(|node| node.outputs.contains(&id))?;
             id = node.inputs[0];

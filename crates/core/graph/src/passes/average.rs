@@ -31,7 +31,9 @@ pub(crate) fn add_averages(
     let mut inputs = averaged.clone();
     for of in averaged {
         let value = graph.value(of);
-        let (name, shape, dtype) = (format!("{AVERAGE_PREFIX}{}", value.name), value.shape.clone(), value.dtype);
+        let name = format!("{AVERAGE_PREFIX}{}", value.name);
+        let shape = value.shape.clone();
+        let dtype = value.dtype;
         inputs.push(graph.add_value(name, shape, dtype, Role::Average { of }));
     }
     let op: Op = match averaging {

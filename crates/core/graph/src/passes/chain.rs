@@ -9,7 +9,8 @@ use crate::{Graph, Node, Op, ValueId};
 pub fn chain(graph: &mut Graph, keep: &[ValueId], pays: impl Fn(&Graph, &[&Node]) -> bool) {
     let mut uses = graph.uses();
     keep.iter().for_each(|id| uses[id.0] += 1);
-    let (producers, mut taken) = (graph.producers(), vec![false; graph.nodes.len()]);
+    let producers = graph.producers();
+    let mut taken = vec![false; graph.nodes.len()];
     let mut between = Vec::new();
     let is_link = |id: ValueId| uses[id.0] == 1 && !graph.value(id).checkpoint;
     let adds = |index: usize| graph.nodes[index].inputs.len() > 6;

@@ -59,7 +59,8 @@ pub fn data_parallel(
     let gets_part = sums == GradientSums::Parts;
     let (mut open, mut of_gradients) = (false, 0);
     for &(id, first, bytes) in arena {
-        let (carried, dtype) = (graph.value(id).role == Role::Carried, graph.value(id).dtype);
+        let carried = graph.value(id).role == Role::Carried;
+        let dtype = graph.value(id).dtype;
         let (start, len) = (first / dtype.size(), bytes / dtype.size());
         let is_apart = carried && sums != GradientSums::All && buckets.len() == of_gradients;
         if buckets.last().is_none_or(|bucket| bucket.dtype != dtype || (!open && !carried)) || is_apart {

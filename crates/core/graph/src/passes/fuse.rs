@@ -70,7 +70,8 @@ pub(super) fn after_trained(graph: &Graph) -> Vec<bool> {
 
 /// Makes the statistics of convolutions' results further results of the convolutions, in a forward graph for training.
 pub fn fuse_statistics(graph: &mut Graph) {
-    let (producers, mut is_fused) = (graph.producers(), vec![false; graph.nodes.len()]);
+    let producers = graph.producers();
+    let mut is_fused = vec![false; graph.nodes.len()];
     for (index, is_fused) in is_fused.iter_mut().enumerate() {
         let Node { op: Op::BatchNormStatistics(_), inputs, outputs, .. } = &graph.nodes[index] else { continue };
         let (Some(before), outputs) = (producers[inputs[0].0], outputs.clone()) else { continue };

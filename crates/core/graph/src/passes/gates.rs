@@ -20,7 +20,8 @@ pub(crate) fn store_gates(graph: &mut Graph, bytes: usize, precision: Precision)
         }
         let value = graph.value(y);
         let dtype = if value.has_precision() { precision.activations() } else { value.dtype };
-        let (channels, group) = (value.shape.last(), bytes / dtype.size());
+        let channels = value.shape.last();
+        let group = bytes / dtype.size();
         let groups = if channels.is_multiple_of(group) { channels / group } else { channels };
         let mut shape = value.shape.to_vec();
         shape.truncate(shape.len() - 1);

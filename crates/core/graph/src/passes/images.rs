@@ -56,7 +56,8 @@ mod tests {
             for mode in [Mode::Train, Mode::Evaluate] {
                 let plan = plan(&net, &options(precision), mode);
                 let of = |name: &str| plan.instructions.iter().find(|node| node.op.name() == name).unwrap();
-                let (images, conv) = (of("normalize").outputs[0], of("conv2d"));
+                let images = of("normalize").outputs[0];
+                let conv = of("conv2d");
                 assert_eq!(images, conv.inputs[0]);
                 assert_eq!(plan.shape(images)[..], [4, 8, 8, 8]);
                 assert_eq!(plan.shape(conv.inputs[1])[..], [3, 3, 3, 6]);

@@ -44,7 +44,8 @@ impl LossScale {
             graph.add_value(name, [1].into(), DType::F32, Role::LossScale { initial })
         };
         let scale = state("scale", INITIAL);
-        let (good_steps, skipped_steps) = (state("good_steps", 0.0), state("skipped_steps", 0.0));
+        let good_steps = state("good_steps", 0.0);
+        let skipped_steps = state("skipped_steps", 0.0);
         scale_first_gradient(graph, scale, "scale");
         LossScale { scale, good_steps, skipped_steps }
     }
@@ -70,7 +71,8 @@ pub(super) fn scale_first_gradient(graph: &mut Graph, factor: ValueId, word: &st
     // Without backward nodes no parameter reaches the loss.
     let Some(first) = graph.nodes.iter().position(|node| node.phase == Phase::Backward) else { return };
     let Node { outputs, layer, .. } = &graph.nodes[first];
-    let (seed, layer) = (outputs[0], layer.clone());
+    let seed = outputs[0];
+    let layer = layer.clone();
     let scaled = graph.add_like(format!("{layer}.{word}"), seed);
     let users = graph.nodes[first + 1..].iter_mut().flat_map(|node| &mut node.inputs);
     users.filter(|input| **input == seed).for_each(|input| *input = scaled);

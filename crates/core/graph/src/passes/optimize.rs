@@ -27,7 +27,8 @@ pub(crate) fn optimize(
     options: &CompileOptions,
     loss_scale: Option<&LossScale>,
 ) -> Result<OfGradients, GraphError> {
-    let (optimizer, clip_norm) = (options.optimizer.clone(), options.clip_norm);
+    let optimizer = options.optimizer.clone();
+    let clip_norm = options.clip_norm;
     if let Optimizer::Custom(own) = &optimizer {
         own.check()?;
     }
@@ -93,7 +94,8 @@ fn ranges(graph: &Graph, gradients: &[(ValueId, ValueId)], options: &CompileOpti
     let mut start = 0;
     for &(parameter, _) in gradients {
         let Value { name, shape, .. } = graph.value(parameter);
-        let (len, mut group) = (shape.elements(), options.groups.of(name, shape));
+        let len = shape.elements();
+        let mut group = options.groups.of(name, shape);
         group.learning_rate_scale *= of_layers.get(&parameter).copied().unwrap_or(1.0);
         let adaptive = options.optimizer.adapts() && !options.groups.spares(shape);
         let joins = |last: &UpdateRange| last.group == group && !last.adaptive && !adaptive;

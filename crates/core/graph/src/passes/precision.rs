@@ -106,7 +106,8 @@ pub(crate) fn narrow_features(graph: &mut Graph, logits: ValueId) {
     let Graph { nodes, values, .. } = graph;
     for node in nodes.iter_mut().filter(|node| matches!(node.op, Op::Flatten(_))) {
         let [x, y] = [node.inputs[0], node.outputs[0]].map(|id| &values[id.0]);
-        let (pixels, channels) = (x.shape[1] * x.shape[2], x.shape[3]);
+        let pixels = x.shape[1] * x.shape[2];
+        let channels = x.shape[3];
         if (pixels == 1 || channels == 1) && x.has_precision() && y.has_precision() {
             node.op = Reshape.into();
         }
@@ -257,7 +258,8 @@ mod tests {
             y.exp().log().sum_classes().power(2.0).clamp_min(0.5).affine(-1.0, 1.0)
         });
         let own = Metric::Custom { name: "own".into(), function: function.clone() };
-        let (loss, metrics) = (Loss::Custom(function), vec![Metric::Top(5), own]);
+        let loss = Loss::Custom(function);
+        let metrics = vec![Metric::Top(5), own];
         let options =
             CompileOptions { loss, metrics, precision: Precision::Bf16, ..CompileOptions::new("net", 4, 16, 10) };
         let plans = compile(&net, &options).unwrap();

@@ -25,7 +25,9 @@ impl Blocks {
     pub fn new(nodes: &[Node], values: &[Value]) -> Self {
         let forward = || nodes.iter().filter(|node| node.phase == Phase::Forward);
         let is_mark = |node: &&Node| node.outputs.iter().any(|output| values[output.0].checkpoint);
-        let (all, mut passed, mut is_new) = (forward().filter(is_mark).count(), 0, true);
+        let all = forward().filter(is_mark).count();
+        let mut passed = 0;
+        let mut is_new = true;
         let mut blocks = Blocks { layers: Vec::new(), of_values: vec![None; values.len()] };
         for node in forward() {
             if is_mark(&node) {
@@ -74,7 +76,8 @@ pub(crate) fn nodes_again(
 pub(crate) fn recompute(graph: &mut Graph, chosen: &[bool]) {
     let blocks = Blocks::new(&graph.nodes, &graph.values);
     let is_forgotten = |value: ValueId| blocks.of(value).is_some_and(|block| chosen[block]);
-    let (producers, nodes) = (graph.producers(), std::mem::take(&mut graph.nodes));
+    let producers = graph.producers();
+    let nodes = std::mem::take(&mut graph.nodes);
     let mut copies: BTreeMap<ValueId, ValueId> = BTreeMap::new();
     let read_copies = |node: &mut Node, copies: &BTreeMap<ValueId, ValueId>| {
         node.inputs.iter_mut().filter(|input| is_forgotten(**input)).for_each(|input| *input = copies[input]);

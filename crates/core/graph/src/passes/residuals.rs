@@ -13,7 +13,8 @@ pub const RESIDUAL_PREFIX: &str = "optimizer.reduce_residual.";
 /// Adds a residual for each `(parameter, gradient)`.
 pub(crate) fn add_residuals(graph: &mut Graph, gradients: &[(ValueId, ValueId)]) {
     for &(parameter, _) in gradients {
-        let (name, shape) = (&graph.value(parameter).name, graph.shape(parameter).clone());
+        let name = &graph.value(parameter).name;
+        let shape = graph.shape(parameter).clone();
         graph.add_value(format!("{RESIDUAL_PREFIX}{name}"), shape, DType::F32, Role::Residual { parameter });
     }
 }

@@ -89,7 +89,8 @@ impl LayerStages {
         for node in &graph.nodes {
             let is_state = |id: &ValueId| matches!(graph.value(*id).role, Role::Parameter(_) | Role::Buffer { .. });
             for &id in node.inputs.iter().filter(|id| is_state(id)) {
-                let (stage, name) = (self.of(node), &graph.value(id).name);
+                let stage = self.of(node);
+                let name = &graph.value(id).name;
                 match owners.insert(id, stage) {
                     Some(other) if other != stage => {
                         let reason = format!("stages {other} and {stage} both need {name}: cut the model elsewhere");
@@ -149,8 +150,11 @@ pub(crate) struct Kept<'a> {
 /// Leaves the part of its own stage of a step that is recorded with its loss and its gradients, if it is cut.
 pub(crate) fn cut_stages(forward: &mut Forward, precision: Precision, kept: Kept) -> Result<(), GraphError> {
     let Some(stages) = forward.stages.clone() else { return Ok(()) };
-    let (graph, own, last) = (&mut forward.graph, stages.cut.index, stages.cut.begins.len());
-    let (owners, [forwards, backwards]) = (stages.owners(graph)?, stages.crossings(graph)?);
+    let graph = &mut forward.graph;
+    let own = stages.cut.index;
+    let last = stages.cut.begins.len();
+    let owners = stages.owners(graph)?;
+    let [forwards, backwards] = stages.crossings(graph)?;
     let bytes = |graph: &Graph, id: ValueId| {
         let value = graph.value(id);
         let dtype = if value.has_precision() { precision.activations() } else { value.dtype };

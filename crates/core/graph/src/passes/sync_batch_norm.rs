@@ -59,7 +59,9 @@ pub fn sync_batch_norm(graph: &mut Graph, shards: usize) -> Result<(), GraphErro
             }
             _ => {}
         }
-        let (outputs, layer, phase) = (node.outputs.clone(), node.layer.clone(), node.phase);
+        let outputs = node.outputs.clone();
+        let layer = node.layer.clone();
+        let phase = node.phase;
         let pixels = |graph: &Graph, x: ValueId| graph.shape(x).elements() / graph.shape(x).last();
         let exchange: Option<(Op, Vec<ValueId>)> = match (&node.op, &outputs[..]) {
             (Op::BatchNormStatistics(_), _) => {

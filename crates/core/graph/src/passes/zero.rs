@@ -95,7 +95,8 @@ pub(crate) fn partition(
 fn divide(start: usize, ends: &[usize], loads: &[usize]) -> Vec<usize> {
     // The borders if no rank takes more than `most` altogether, and whether these are enough for all.
     let within = |most: usize| {
-        let (mut borders, mut end) = (vec![start], start);
+        let mut borders = vec![start];
+        let mut end = start;
         for load in loads {
             let limit = end + most.saturating_sub(*load);
             end = ends[..ends.partition_point(|&end| end <= limit)].last().map_or(start, |&last| last.max(end));
@@ -159,7 +160,8 @@ impl Plans {
         if let Some(partition) = &mut train.partition {
             partition.rank = Some(rank);
         }
-        let (parts, size) = (train.updated_parts(), DType::F32.size());
+        let parts = train.updated_parts();
+        let size = DType::F32.size();
         let place = |offset: usize| {
             let part = parts.iter().find(|part| part.elements.contains(&(offset / size)))?;
             Some(offset - part.elements.start * size + part.state * size)
@@ -204,7 +206,8 @@ impl Plans {
 impl UpdateRange {
     /// The part of it that is in `elements`, if there is one.
     pub fn within(&self, elements: &Range<usize>) -> Option<UpdateRange> {
-        let (start, end) = (self.start.max(elements.start), self.end().min(elements.end));
+        let start = self.start.max(elements.start);
+        let end = self.end().min(elements.end);
         (start < end).then(|| UpdateRange { start, len: end - start, ..*self })
     }
 }
@@ -278,7 +281,8 @@ mod tests {
                 let state = plans.state.iter().filter(|tensor| matches!(tensor.slot.arena, Arena::Optimizer(_)));
                 state.cloned().collect::<Vec<_>>()
             };
-            let (mut names, mut bytes) = (Vec::new(), 0);
+            let mut names = Vec::new();
+            let mut bytes = 0;
             for rank in 0..ranks {
                 let own = all.clone().of_rank(rank);
                 let mut ends = [0; 2];
@@ -347,7 +351,9 @@ mod tests {
         let mut random = RandomStream::new(7, "tensors", 0, 0);
         for _ in 0..2000 {
             let mut below = |limit: u32| (random.next_u32() % limit) as usize;
-            let (start, count, ranks) = (below(50), below(30), 1 + below(5));
+            let start = below(50);
+            let count = below(30);
+            let ranks = 1 + below(5);
             let lens: Vec<usize> = (0..count).map(|_| 1 + below(200)).collect();
             let loads: Vec<usize> = (0..ranks).map(|_| below(300)).collect();
             let ends: Vec<usize> = lens

@@ -13,7 +13,8 @@ fn plans(model: &dyn Fn(Tensor) -> Tensor, options: &CompileOptions, recompute: 
 }
 
 fn check(model: &dyn Fn(Tensor) -> Tensor, options: &CompileOptions, share: f64) {
-    let (usual, again) = (plans(model, options, Recompute::Nothing), plans(model, options, Recompute::All));
+    let usual = plans(model, options, Recompute::Nothing);
+    let again = plans(model, options, Recompute::All);
     let bytes = |plans: &Plans| plans.train.as_ref().unwrap().arena_bytes(Arena::Activations) as f64;
     let (found, of) = (bytes(&again), bytes(&usual));
     assert!(found < share * of, "{}: {found} bytes of {of}", options.model);
@@ -51,7 +52,8 @@ fn a_budget_is_met_with_the_same_bits() {
         let all = plans(model, &options, Recompute::All).bytes();
         let budget = (usual.bytes() + all) / 2;
         let again = plans(model, &options, Recompute::Within(budget));
-        let (bytes, plan) = (again.bytes(), again.train.as_ref().unwrap());
+        let bytes = again.bytes();
+        let plan = again.train.as_ref().unwrap();
         assert!(bytes <= budget && bytes < usual.bytes(), "{name}: {bytes} bytes of {budget}");
         let recomputed = plan.recomputed.as_ref().unwrap();
         assert!((1..=recomputed.blocks).contains(&recomputed.layers.len()), "{name}: {recomputed}");

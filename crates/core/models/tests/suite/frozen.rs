@@ -38,7 +38,8 @@ fn layers(plan: &Plan, phase: Phase, wanted: impl Fn(&Node) -> bool) -> BTreeSet
 fn freezing_all_but_the_classifier_trains_only_the_classifier() {
     for model in models() {
         let plans = plans(model.name(), 4, true, Freeze::AllButClassifier(Vec::new()));
-        let (classifier, train) = (plans.classifier().unwrap(), plans.train.as_ref().unwrap());
+        let classifier = plans.classifier().unwrap();
+        let train = plans.train.as_ref().unwrap();
         let of_classifier = |name: &str| pattern_matches(classifier, name);
         let backward = layers(train, Phase::Backward, |node| !matches!(node.op, Op::AllReduceStart(_)));
         assert!(backward.iter().all(|layer| *layer == "loss" || of_classifier(layer)), "{} {backward:?}", model.name());

@@ -91,7 +91,8 @@ fn run(device: &dyn Device, targets: Targets, loss: Loss, logits: &[f64]) -> (f6
     };
     let plans = compile(&|x: Tensor| x.flatten().linear("fc", CLASSES), &options).unwrap();
     let mut program = device.compile(plans, None).unwrap();
-    let (mut images, mut weights) = (vec![0; SAMPLES * PIXELS], vec![0.0; CLASSES * PIXELS]);
+    let mut images = vec![0; SAMPLES * PIXELS];
+    let mut weights = vec![0.0; CLASSES * PIXELS];
     for sample in 0..SAMPLES {
         images[sample * PIXELS + 3 * sample] = 255;
         (0..CLASSES).for_each(|class| weights[class * PIXELS + sample] = logits[sample * CLASSES + class]);

@@ -95,7 +95,8 @@ fn fill(distribution: Distribution, Elements { key, first, stride }: Elements, v
                 let mut unsure = 0;
                 for (j, value) in block.iter_mut().enumerate() {
                     let near = normal(units(key, element(j))) * std;
-                    let (low, high) = ((near * (1.0 - MARGIN)) as f32, (near * (1.0 + MARGIN)) as f32);
+                    let low = (near * (1.0 - MARGIN)) as f32;
+                    let high = (near * (1.0 + MARGIN)) as f32;
                     // Rounding is monotonic: if both ends round alike, so does everything between them.
                     unsure |= low.to_bits() ^ high.to_bits();
                     *value = low;
@@ -173,7 +174,8 @@ fn cosine(x: f64) -> f64 {
     ];
     // x = quarters * pi/2 + r, |r| <= pi/4.
     let rounded = x * std::f64::consts::FRAC_2_PI + ROUNDER;
-    let (quarter, quarters) = (rounded.to_bits(), rounded - ROUNDER);
+    let quarter = rounded.to_bits();
+    let quarters = rounded - ROUNDER;
     let r = (x - quarters * HALF_PI[0]) - quarters * HALF_PI[1];
     let z = r * r;
     let polynomial = |c: [f64; 6]| c[0] + z * (c[1] + z * (c[2] + z * (c[3] + z * (c[4] + z * c[5]))));

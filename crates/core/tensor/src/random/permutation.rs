@@ -76,7 +76,8 @@ fn exchange_groups_portable(stream: &mut RandomStream, order: &mut [u32]) -> usi
 /// [`GROUP`], and below 2^32. `None` if one may have to be drawn again: hardly ever.
 #[inline(always)]
 fn places(key: [u32; 2], [first, epoch, low, high]: [u32; 4], bound: u64) -> Option<[[u32; BLOCKS]; 2]> {
-    let (mut places, mut again) = ([[0; BLOCKS]; 2], false);
+    let mut places = [[0; BLOCKS]; 2];
+    let mut again = false;
     for block in 0..BLOCKS {
         let words = philox(key, [first.wrapping_add(block as u32), epoch, low, high]).map(u64::from);
         for (number, places) in places.iter_mut().enumerate() {

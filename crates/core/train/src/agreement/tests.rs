@@ -17,7 +17,8 @@ fn on_two_ranks(job: impl Fn(&Group, &mut dyn Program) -> Result<(), TrainError>
     std::thread::scope(|scope| {
         let ranks: Vec<_> = (groups.into_iter())
             .map(|group| {
-                let (job, plans) = (&job, plans.clone());
+                let job = &job;
+                let plans = plans.clone();
                 scope.spawn(move || {
                     let cpu = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap();
                     let mut program = cpu.compile(plans, Some(group.clone())).unwrap();

@@ -54,7 +54,8 @@ impl EarlyStopping {
 
     fn stop_if_over(&self, control: &mut Control) {
         if let (true, Some((best, epoch))) = (self.waited >= self.patience, self.best) {
-            let (name, epochs) = (&self.monitor.name, enmasse_wording::counted(self.waited as usize, "epoch"));
+            let name = &self.monitor.name;
+            let epochs = enmasse_wording::counted(self.waited as usize, "epoch");
             let reason = format!("{name} has not improved for {epochs}; the best is {best:.4}, of epoch {}", epoch + 1);
             control.stop_because(reason);
         }
@@ -144,7 +145,8 @@ mod tests {
         check(&own.clone().min_delta(0.5), &[3.0, 2.6, 2.5], Some(2));
         check(&own.clone().min_delta(0.5), &[3.0, 2.6, 2.4, 2.0, 1.8], None);
         let skipped = EpochRecord { unvalidated: true, ..EpochRecord::default() };
-        let (mut steering, mut watching) = (Steering::default(), own.clone());
+        let mut steering = Steering::default();
+        let mut watching = own.clone();
         watching.on_train_epoch_end(&skipped, &mut Control::new(&mut steering, None)).unwrap();
         assert_eq!(watching.state_dict(), own.state_dict());
         let higher = EarlyStopping { monitor: Monitor::higher("val_loss"), ..own };

@@ -108,7 +108,8 @@ impl Callback for ModelCheckpoint {
         if record.unvalidated {
             return Ok(());
         }
-        let (value, name) = (self.monitor.value(record)?, self.name_of(record)?);
+        let value = self.monitor.value(record)?;
+        let name = self.name_of(record)?;
         if record.partial || value.is_nan() {
             return Ok(());
         }

@@ -79,7 +79,8 @@ impl Plateau {
             self.waited += 1;
         }
         if self.waited > self.patience {
-            let (before, now) = (self.factor(), self.factor() * self.gamma);
+            let before = self.factor();
+            let now = self.factor() * self.gamma;
             if self.highest * (before - now) > MIN_FALL {
                 self.set_factor(now);
             }
@@ -153,7 +154,8 @@ mod tests {
             let numbers = |name: &str| -> Vec<f64> {
                 case[name].as_array().unwrap().iter().map(|number| number.as_f64().unwrap_or(f64::NAN)).collect()
             };
-            let (found, expected) = (rates(&config, direction, &numbers("values")), numbers("rates"));
+            let found = rates(&config, direction, &numbers("values"));
+            let expected = numbers("rates");
             let is_near = |(found, expected): (&f64, &f64)| (found / expected - 1.0).abs() <= 1e-14;
             assert!(found.iter().zip(&expected).all(is_near), "{found:?}, expected {expected:?}");
             assert_eq!(found.len(), expected.len());

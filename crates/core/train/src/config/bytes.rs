@@ -24,7 +24,8 @@ impl SettingValue for ByteCount {
     fn parse(text: &str) -> Result<Self, String> {
         let refused = || "must be a number of bytes with a unit, such as 200GB or 512MiB".to_owned();
         let unit = text.find(|letter: char| letter.is_ascii_alphabetic()).ok_or_else(refused)?;
-        let (number, unit) = (text[..unit].trim(), &text[unit..]);
+        let number = text[..unit].trim();
+        let unit = &text[unit..];
         let (_, bytes) = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).ok_or_else(refused)?;
         let number: f64 = number.parse().map_err(|_| refused())?;
         let bytes = number * *bytes as f64;

@@ -249,7 +249,8 @@ mod tests {
         check("auto:1", Err("auto takes no number"));
         check("cuda:0", Err("gpu:0, is the first"));
         check("cuda", Err("gpu:1 is one of them"));
-        let (two, four) = (Devices::parse("gpu:0,3").unwrap(), Devices::new("cpu", 4));
+        let two = Devices::parse("gpu:0,3").unwrap();
+        let four = Devices::new("cpu", 4);
         assert_eq!((two.of_ranks().to_string(), four.of_ranks().to_string()), ("gpu:0,3".into(), "cpu:1".into()));
         assert_eq!((two.of_run(2), four.of_ranks().of_run(4)), (two.clone(), four.clone()));
         assert_eq!([two.ordinal(0), two.ordinal(1), two.ordinal(2), four.ordinal(0)], [Some(0), Some(3), None, None]);

@@ -221,7 +221,8 @@ impl LayeredConfig {
         let of_optimizers = of_optimizers().map(|(setting, names)| (setting.name, "optimizer", names));
         let others = BESIDE.iter().map(|&(name, other, values)| (name, other, values.to_vec()));
         of_optimizers.chain(others).filter_map(|(name, other, values)| {
-            let (setting, decided_by) = (self.given(name)?, Setting::find(other)?);
+            let setting = self.given(name)?;
+            let decided_by = Setting::find(other)?;
             // If the program chooses, the value depends on the surroundings.
             let value = self.config().get(other)?;
             (!values.contains(&value.as_str())).then_some(Idle { setting, decided_by, values })

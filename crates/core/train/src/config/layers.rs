@@ -237,7 +237,8 @@ impl LayeredConfig {
         }
         if let Some((SettingSource::Saved(folder), saved)) = &self.saved {
             for setting in SETTINGS.iter().filter(|setting| setting.scope == Scope::Fixed) {
-                let (given, kept) = (self.config.get(setting.name), saved.get(setting.name));
+                let given = self.config.get(setting.name);
+                let kept = saved.get(setting.name);
                 if given != kept {
                     return Err(ConfigError::Contradiction {
                         what: self.source_of(setting).describe(setting, &given.unwrap_or_default()),

@@ -131,7 +131,8 @@ mod tests {
         let mut rows = 0;
         for kind in OptimizerKind::ALL {
             for own in kind.hyperparameters() {
-                let (name, default) = (own.name, (own.default)());
+                let name = own.name;
+                let default = (own.default)();
                 let flag = match Setting::find(name) {
                     Some(setting) => format!("`{}`", setting.flag()),
                     None => {

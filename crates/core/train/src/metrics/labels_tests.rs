@@ -18,7 +18,8 @@ fn near(found: &[f64], expected: &[f64]) {
 fn figures_are_those_of_scikit_learn_and_torchmetrics() {
     let fixture: Value = serde_json::from_str(include_str!("../../../../../fixtures/task_scores.json")).unwrap();
     let fixture = &fixture["labels"];
-    let (scores, targets) = (numbers(&fixture["scores"]), numbers(&fixture["targets"]));
+    let scores = numbers(&fixture["scores"]);
+    let targets = numbers(&fixture["targets"]);
     let targets: Vec<f32> = targets.into_iter().map(|value| value as f32).collect();
     let scores = LabelScores { scores: &scores, targets: &targets, labels: 6 };
     let figures = scores.figures(&numbers(&fixture["thresholds"]));

@@ -138,7 +138,8 @@ fn end_others(root: &Path, attempt: &Attempt, claim: &Staging, lock: Option<File
 
 /// Replaces a lock file that another process holds by a new one. Once a later start has removed the claim, this fails.
 pub(super) fn replace_lock(root: &Path, claim: &Staging) -> Result<File, RunError> {
-    let (path, new) = (root.join(LOCK), claim.folder().join(LOCK));
+    let path = root.join(LOCK);
+    let new = claim.folder().join(LOCK);
     let make = || {
         let file = OpenOptions::new().write(true).create_new(true).open(&new)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -201,7 +202,8 @@ fn claims(entries: &[PathBuf]) -> Vec<Attempt> {
     let named = |path: &PathBuf| {
         let name = path.file_name()?.to_str()?.strip_prefix(PREFIX)?.to_owned();
         let mut parts = name.rsplitn(4, '-').skip(1);
-        let (restarts, requeues) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        let restarts = parts.next()?.parse().ok()?;
+        let requeues = parts.next()?.parse().ok()?;
         let job = parts.next()?.to_owned();
         Some(Attempt { job, requeues, restarts })
     };

@@ -53,7 +53,8 @@ impl Task for MultiLabel {
 
     /// With label smoothing a label that is there is `1 - smoothing / 2`, and one that is not `smoothing / 2`, as in YOLO.
     fn loss(&self, config: &TrainConfig) -> Loss {
-        let (loss, smoothing) = (self.loss.clone(), config.label_smoothing as f32);
+        let loss = self.loss.clone();
+        let smoothing = config.label_smoothing as f32;
         Loss::Custom(PerSample::new(move |x: Tensor, y: Tensor| {
             let y = if smoothing == 0.0 { y } else { y.affine(1.0 - smoothing, smoothing / 2.0) };
             match &loss {

@@ -44,7 +44,8 @@ impl TraceProcess {
         process.push(&json!({"name": "process_name", "ph": "M", "pid": id, "args": {"name": name}}));
         process.push(&json!({"name": "process_sort_index", "ph": "M", "pid": id, "args": {"sort_index": rank}}));
         for lane in Track::ALL {
-            let (thread, place) = (process.thread(lane), lane as usize);
+            let thread = process.thread(lane);
+            let place = lane as usize;
             let args = json!({"name": lane.name()});
             process.push(&json!({"name": "thread_name", "ph": "M", "pid": id, "tid": thread, "args": args}));
             let args = json!({"sort_index": place});
@@ -55,8 +56,10 @@ impl TraceProcess {
 
     /// Adds a span.
     pub fn span(&mut self, lane: Track, name: &str, [began, ended]: SpanTimes, args: &Value) {
-        let (id, thread) = (self.id(), self.thread(lane));
-        let (start, duration) = (microseconds(began), microseconds((ended - began).max(0)));
+        let id = self.id();
+        let thread = self.thread(lane);
+        let start = microseconds(began);
+        let duration = microseconds((ended - began).max(0));
         self.push(&json!({
             "name": name, "ph": "X", "ts": start, "dur": duration, "pid": id, "tid": thread, "args": args,
         }));

@@ -151,7 +151,8 @@ impl Recording {
     ) -> Result<Self, TrainError> {
         program.start_timeline(steps);
         let operations = group.map(|group| group.flight_recorder().follow(steps * OPERATIONS));
-        let (activities, steps) = (Vec::with_capacity(steps * ACTIVITIES), Vec::with_capacity(steps));
+        let activities = Vec::with_capacity(steps * ACTIVITIES);
+        let steps = Vec::with_capacity(steps);
         let clock = Clock::new();
         let before = compare_clocks(&clock, group)?;
         let activity = ("computing a step", Instant::now());

@@ -35,7 +35,9 @@ struct Axis {
 impl Axis {
     /// Nanoseconds since the zero of the trace. Clocks drift apart steadily, so between the two comparisons a line holds.
     fn at(&self, instant: Instant) -> i64 {
-        let ([from, first], [to, last], time) = (self.before, self.after, self.clock.at(instant));
+        let [from, first] = self.before;
+        let [to, last] = self.after;
+        let time = self.clock.at(instant);
         let share = (time - from) as f64 / (to - from).max(1) as f64;
         time - first - (share * (last - first) as f64) as i64 - self.origin
     }

@@ -125,7 +125,8 @@ impl Trainer<'_> {
     pub fn predict(&mut self, images: &Arc<dyn Dataset>) -> Result<Vec<Vec<f64>>, TrainError> {
         self.as_one(|trainer| {
             trainer.hold(HeldWeights::Last)?;
-            let (trained, group) = (trainer.trained.as_mut().ok_or(TrainError::NotFitted)?, trainer.group.as_ref());
+            let trained = trainer.trained.as_mut().ok_or(TrainError::NotFitted)?;
+            let group = trainer.group.as_ref();
             let loader = trained.evaluation.loader(images)?.skip_unreadable(false).with_targets(0);
             predict(trained.program.as_mut(), &loader, images.len(), group, trained.evaluation.task.as_ref())
         })
@@ -139,7 +140,8 @@ impl Trainer<'_> {
         data: &TrainingData,
         kept: Kept,
     ) -> Result<(Evaluation, bool), TrainError> {
-        let (trained, group) = (self.trained.as_mut().ok_or(TrainError::NotFitted)?, self.group.as_ref());
+        let trained = self.trained.as_mut().ok_or(TrainError::NotFitted)?;
+        let group = self.group.as_ref();
         let task = trained.evaluation.task.clone();
         data.check_labels(task.as_ref(), part, images.as_ref())?;
         let loader = trained.evaluation.loader(images)?;

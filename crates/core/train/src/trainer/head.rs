@@ -45,7 +45,8 @@ impl HeadPhase {
     /// `loss` has if it is one. Says what in the model or the data stands against it.
     pub fn new(plans: &Plans, features: Plans, data: &TrainingData, loss: Loss) -> Result<Self, TrainError> {
         let refuse = |reason: String| Err(TrainError::FineTune(reason));
-        let (width, classes) = (features.evaluate.classes, data.classes.len());
+        let width = features.evaluate.classes;
+        let classes = data.classes.len();
         let layer = plans.head().unwrap_or_default().to_owned();
         let is_linear = plans.find(&format!("{layer}.weight")).is_some_and(|head| *head.shape == [width, classes]);
         if !is_linear || plans.find(&format!("{layer}.bias")).is_none() {
@@ -89,7 +90,8 @@ impl Session {
             EpochPosition { epoch: self.position.epoch, epochs: trainer.config.epochs as u64, optimizer_step: 0 };
         let group = trainer.group.clone();
         let pass = Pass::begin((train.len() + validation.len()) as u64, group.as_ref(), position);
-        let (mut computed, mut done) = (Vec::new(), 0);
+        let mut computed = Vec::new();
+        let mut done = 0;
         for images in [&train, &validation] {
             let loader = self.evaluation.loader(images)?;
             match self.features(

@@ -46,7 +46,9 @@ impl Session {
         model: &ModelFn,
         data: &TrainingData,
     ) -> Result<(Self, RunFiles), TrainError> {
-        let (config, device, group) = (&run.train, trainer.device.as_ref(), trainer.group.as_ref());
+        let config = &run.train;
+        let device = trainer.device.as_ref();
+        let group = trainer.group.as_ref();
         let (rank, world_size) = group.map_or((0, 1), |group| (group.rank(), group.world_size()));
         let objective = trainer.objective.of_data(data, config)?;
         let task = objective.task();
@@ -67,8 +69,10 @@ impl Session {
         let pool = DecodePool::new(trainer.decoders())?.timeout(config.timeout(world_size));
         let preparation = Preparation::of(config, data);
         let objective = objective.taught(config, &preparation, Some(data))?;
-        let (transform, sampler) = (preparation.train.clone(), config.training_sampler(data.train.as_ref()));
-        let (images, seed) = (data.train.clone(), config.seed);
+        let transform = preparation.train.clone();
+        let sampler = config.training_sampler(data.train.as_ref());
+        let images = data.train.clone();
+        let seed = config.seed;
         let skips = config.bad_samples() != OnBadSample::Error;
         let train = TrainLoader::with_sampler(&pool, images, transform, sharding.clone(), seed, sampler)?
             .drop_last(config.drop_last)?
@@ -200,7 +204,9 @@ impl Session {
         program.gather_state(false)?;
         let mut pretrained = None;
         let mut position = Position::default();
-        let (mut states, mut resumed_from, mut dropped) = (CallbackStates::new(), None, None);
+        let mut states = CallbackStates::new();
+        let mut resumed_from = None;
+        let mut dropped = None;
         match (&mut writer, saved) {
             (Some(writer), Some(checkpoint)) => {
                 let origin = writer.paths().root().display().to_string();
@@ -418,7 +424,8 @@ fn agree_on_algorithms(
     writer: Option<&mut RunWriter>,
     plans: &mut Plans,
 ) -> Result<Option<Tuning>, TrainError> {
-    let (mut own, mut tuning) = (String::new(), None);
+    let mut own = String::new();
+    let mut tuning = None;
     if let Some(writer) = writer
         && config.tune
     {

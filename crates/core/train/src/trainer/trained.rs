@@ -97,7 +97,8 @@ impl Trainer<'_> {
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<Option<Matching>, TrainError> {
         self.as_one(|trainer| {
             let Trainer { config, group, trained, .. } = trainer;
-            let (trained, group) = (trained.as_mut().ok_or(TrainError::NotFitted)?, group.as_ref());
+            let trained = trained.as_mut().ok_or(TrainError::NotFitted)?;
+            let group = group.as_ref();
             trained.program.gather_state(false)?;
             let is_main = group.is_none_or(Group::is_main);
             let load = || load_pretrained(trained.program.as_mut(), path.as_ref(), &config.prefix);

@@ -61,7 +61,8 @@ impl Callback for Told {
 #[test]
 fn a_run_applies_and_names_the_program_s_transforms() {
     let folder = tempfile::tempdir().unwrap();
-    let (seen, told) = (Arc::new(AtomicUsize::new(0)), Arc::default());
+    let seen = Arc::new(AtomicUsize::new(0));
+    let told = Arc::default();
     let device = cpu();
     let mut trainer = Trainer::new(config(&folder.path().join("run")), device).callback(Told(Arc::clone(&told)));
     trainer.fit("linear", &|x, classes| x.flatten().linear("fc", classes), &data(3, &seen)).unwrap();
@@ -82,7 +83,8 @@ fn ranks_with_different_transforms_are_refused() {
         .map(|group| {
             let out = out.clone();
             std::thread::spawn(move || {
-                let (device, data) = (cpu(), data(group.rank(), &Arc::default()));
+                let device = cpu();
+                let data = data(group.rank(), &Arc::default());
                 let mut trainer = Trainer::new(config(&out), device).group(group);
                 trainer.fit("linear", &|x, classes| x.flatten().linear("fc", classes), &data).unwrap_err().to_string()
             })

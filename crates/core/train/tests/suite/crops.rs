@@ -80,7 +80,8 @@ fn images_are_evaluated_by_the_mean_of_the_logits_of_their_crops() {
     let pool = DecodePool::new(1).unwrap();
     let loader = || EvalLoader::new(&pool, whole(), classifier.transform.clone(), Sharding::one(0, 1, 5));
     let mut logarithms = |crops: &[EvalCrop]| {
-        let (mut images, mut rows) = (Images::new(ReadOptions::default()), Vec::new());
+        let mut images = Images::new(ReadOptions::default());
+        let mut rows = Vec::new();
         images.add_part(whole());
         let each = |found: Result<(usize, Prediction), &BadSample>| {
             let mut row = [0f64; 3];

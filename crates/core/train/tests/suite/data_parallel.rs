@@ -51,7 +51,8 @@ impl Samples {
     /// The inputs of one shard.
     fn shard(&self, shard: usize, shards: usize, step: u64) -> StepInputs {
         let batch = GLOBAL_BATCH / shards;
-        let (range, image) = (shard * batch..(shard + 1) * batch, SIZE * SIZE * 3);
+        let range = shard * batch..(shard + 1) * batch;
+        let image = SIZE * SIZE * 3;
         let batch = HostBatch {
             images: self.images[range.start * image..range.end * image].to_vec(),
             labels: self.labels[range.clone()].to_vec(),

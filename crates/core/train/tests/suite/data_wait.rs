@@ -92,7 +92,8 @@ fn every_rank_knows_how_long_all_waited() {
         let began = Instant::now();
         let late = slow.map(|rank| {
             let own = Sharding::one(rank, ranks, BATCH);
-            let (index, ordered) = (order.local(1, &own)[0], order.local(3, &own));
+            let index = order.local(1, &own)[0];
+            let ordered = order.local(3, &own);
             let (asked, is_asked, held) = Default::default();
             Late { index, ordered, began, asked, is_asked, held }
         });

@@ -110,7 +110,8 @@ fn a_resumed_run_has_its_teacher() {
 #[test]
 fn a_run_without_its_teacher_for_a_while_does_not_take_another() {
     let folder = tempfile::tempdir().unwrap();
-    let (teacher, other) = (taught(folder.path()), folder.path().join("other"));
+    let teacher = taught(folder.path());
+    let other = folder.path().join("other");
     fit(&TrainConfig { seed: 9, ..config(&other) }, 1, &zoo, MODEL).unwrap();
     let run = student(folder.path(), "run", &teacher);
     let first = fit(&TrainConfig { max_steps: Some(3), ..run.clone() }, 1, &net, "net").unwrap();
@@ -202,7 +203,8 @@ fn labels_and_numbers_are_those_of_the_teacher() {
             };
             of_output(0).max(of_output(1))
         };
-        let (taught, untaught) = (distance(&learnt(1.0), &expected), distance(&learnt(0.0), &expected));
+        let taught = distance(&learnt(1.0), &expected);
+        let untaught = distance(&learnt(0.0), &expected);
         assert!(taught < 0.2 && untaught > 0.5, "{task}: {taught} {untaught}");
     }
 }

@@ -119,7 +119,8 @@ fn weights_of_classes_are_those_of_the_head() {
         let out = folder.path().join(name);
         train(&TrainConfig { class_weights, ..tuned(&out, &weights, FineTune::Head, 1) }, 1)
     };
-    let (plain, balanced) = (head("plain", None), head("balanced", Some(ClassWeights::Balanced)));
+    let plain = head("plain", None);
+    let balanced = head("balanced", Some(ClassWeights::Balanced));
     assert_eq!(changed(&plain, &balanced), ["fc.bias", "fc.weight"]);
 }
 
@@ -150,7 +151,8 @@ fn later_epochs_train_the_layers_that_were_asked_for() {
 fn a_run_goes_on_after_the_head_on_another_number_of_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let weights = weights(folder.path());
-    let (moving, still) = (folder.path().join("moving"), folder.path().join("still"));
+    let moving = folder.path().join("moving");
+    let still = folder.path().join("still");
     let rates = |out: &Path, epochs: usize| TrainConfig {
         layer_decay: 0.5,
         head_lr_mult: 2.0,
@@ -191,7 +193,8 @@ fn a_run_that_is_stopped_before_its_head_begins_with_it_again() {
     }
     let folder = tempfile::tempdir().unwrap();
     let weights = weights(folder.path());
-    let (stopped, still) = (folder.path().join("stopped"), folder.path().join("still"));
+    let stopped = folder.path().join("stopped");
+    let still = folder.path().join("still");
     let requests = StopRequests::default();
     let trainer = trainer(tuned(&stopped, &weights, FineTune::All, 2)).stop_on(requests.clone());
     let ended = trainer.callback(Stopper(requests)).fit("net", &net, &data());

@@ -109,7 +109,9 @@ fn a_checkpoint_that_resizes_beyond_all_images_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("large.safetensors");
     let check = |resize: usize| {
-        let (classes, mean, std) = (vec!["a".into(), "b".into()], vec![0.5], vec![0.25]);
+        let classes = vec!["a".into(), "b".into()];
+        let mean = vec![0.5];
+        let std = vec![0.25];
         let meta = CheckpointMeta { size: 8, resize, classes, mean, std, ..CheckpointMeta::default() };
         Checkpoint { meta, tensors: Vec::new() }.save(&file).unwrap();
         let preparation = Preparation::new(&TrainConfig::default(), DataKind::Folder);
@@ -215,7 +217,8 @@ fn state_that_is_not_finite_replaces_no_checkpoint() {
     };
     let check = |name: &str, resumed: bool, lr: f64, save_every: u64, expected: &str| {
         let out = folder.path().join(format!("{name} {resumed}"));
-        let (usual, mut steps) = (TrainConfig { save_every: 0, warmup_epochs: 0.0, ..config(&out) }, 0);
+        let usual = TrainConfig { save_every: 0, warmup_epochs: 0.0, ..config(&out) };
+        let mut steps = 0;
         if resumed {
             fit(TrainConfig { epochs: 1, ..usual.clone() });
             steps = 7;
@@ -225,7 +228,8 @@ fn state_that_is_not_finite_replaces_no_checkpoint() {
         let config = TrainConfig { resume: resumed.into(), max_steps, keep: Keep::All, lr, save_every, ..usual };
         let error = Trainer::new(config, cpu(2)).fit("net", &net, &data()).unwrap_err();
         assert!(matches!(error, TrainError::NonFiniteState { .. }), "{name}: {error}");
-        let (epoch, step) = (1 + u64::from(resumed), steps + 1);
+        let epoch = 1 + u64::from(resumed);
+        let step = steps + 1;
         let remedy = match resumed {
             false => "there is no checkpoint yet; start again with a lower `lr`, or with `warmup_epochs`".to_owned(),
             true => format!(
@@ -282,7 +286,8 @@ fn loop_by_hand(mixup: f64) {
     let config = TrainConfig { epochs: 1, warmup_epochs: 0.0, mixup, ..config(&folder.path().join("run")) };
     fit(config.clone());
 
-    let (cpu, preparation) = (cpu(2), Preparation::new(&config, DataKind::Folder));
+    let cpu = cpu(2);
+    let preparation = Preparation::new(&config, DataKind::Folder);
     let plans = compile_plans(&config, &preparation, &net, &Objective::default(), 3, 1, &cpu.target()).unwrap();
     let mut program = cpu.compile(plans, None).unwrap();
     initialize(program.as_mut(), config.seed).unwrap();
@@ -322,7 +327,8 @@ fn explicit_epoch(refused: usize) -> Vec<f64> {
     .unwrap();
     let mut program = cpu(1).compile(plans, None).unwrap();
     initialize(program.as_mut(), 0).unwrap();
-    let (pool, sharding) = (DecodePool::new(1).unwrap(), Sharding::one(0, 1, 8));
+    let pool = DecodePool::new(1).unwrap();
+    let sharding = Sharding::one(0, 1, 8);
     let loader = TrainLoader::new(&pool, Arc::new(Colours(50)), TrainTransform::new(8), sharding, 0).unwrap();
     let mut engine = Engine::new(program, 0);
     for batch in loader.epoch(0, 0) {
@@ -359,12 +365,14 @@ impl StepBatch for Own {
 fn the_engine_takes_batches_of_any_type() {
     let config = TrainConfig { size: Some(8), batch: Some(5), ..TrainConfig::default() };
     let preparation = Preparation::new(&config, DataKind::Folder);
-    let (device, objective) = (cpu(1), Objective::default());
+    let device = cpu(1);
+    let objective = Objective::default();
     let plans = compile_plans(&config, &preparation, &net, &objective, 3, 1, &device.target()).unwrap();
     let mut program = device.compile(plans, None).unwrap();
     initialize(program.as_mut(), 0).unwrap();
     let mut engine = Engine::new(program, 0);
-    let (pool, sharding) = (DecodePool::new(1).unwrap(), Sharding::one(0, 1, 5));
+    let pool = DecodePool::new(1).unwrap();
+    let sharding = Sharding::one(0, 1, 5);
     let loader = TrainLoader::new(&pool, Arc::new(Colours(5)), TrainTransform::new(8), sharding, 0).unwrap();
     let mut logits = |batch: &dyn Fn(Batch) -> EngineBatch| {
         engine.forward(batch(loader.epoch(0, 0).next().unwrap().unwrap()), 0).unwrap();
@@ -406,7 +414,8 @@ fn progress_counts_every_sample_once() {
 #[test]
 fn pretrained_weights_come_by_name_and_shape_on_every_rank() {
     let folder = tempfile::tempdir().unwrap();
-    let (first, second) = (folder.path().join("first"), folder.path().join("second"));
+    let first = folder.path().join("first");
+    let second = folder.path().join("second");
     fit(TrainConfig { export_every: 3, ..config(&first) });
     let weights = RunPaths::new(&first).epoch_weights(2);
     // Another number of classes: everything except the classifier matches.

@@ -101,7 +101,8 @@ fn weights_are_the_same_bits_on_any_number_of_ranks() {
 #[test]
 fn a_checkpoint_resumes_on_another_number_of_ranks() {
     let folder = tempfile::tempdir().unwrap();
-    let (moving, still) = (folder.path().join("moving"), folder.path().join("still"));
+    let moving = folder.path().join("moving");
+    let still = folder.path().join("still");
     let expected = train(&still, vec![Group::single()], false, 4);
     for (epochs, ranks) in [(1, 4), (2, 3), (3, 1)] {
         assert_ne!(train(&moving, Group::threads(ranks).unwrap(), false, epochs), expected);

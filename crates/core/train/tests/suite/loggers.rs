@@ -35,7 +35,9 @@ impl Recorder {
 
 impl Logger for Recorder {
     fn start(&mut self, started: &Started, settings: &RunConfig) -> CallbackResult {
-        let (epoch, step, lr) = (started.first_epoch(), started.optimizer_step, settings.train.lr);
+        let epoch = started.first_epoch();
+        let step = started.optimizer_step;
+        let lr = settings.train.lr;
         self.call(format!("start at {epoch} {step} with lr {lr}"))
     }
 
@@ -89,7 +91,8 @@ fn run(
 ) -> (Vec<String>, Result<(), String>) {
     let data = TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(17))).with_test(Arc::new(Colours(11)));
     let results = enmasse_launch::spawn(ranks, |group| {
-        let (told, is_main) = (Told::default(), group.is_main());
+        let told = Told::default();
+        let is_main = group.is_main();
         let mut trainer = Trainer::new(config.clone(), cpu(1))
             .callback(Logs { told: told.clone(), ends_after })
             .logger(Recorder { told: told.clone(), fails_in })

@@ -100,7 +100,8 @@ fn a_resumed_run_has_the_bits_of_one_that_was_not_interrupted() {
     let path = |name: &str| folder.path().join(name);
     let plain = run(&config(&path("f32"), ReducePrecision::F32), 2, TransportChoice::Tcp).0;
     for precision in [ReducePrecision::Bf16, ReducePrecision::F16] {
-        let (whole, cut) = (path(&format!("whole {precision}")), path(&format!("cut {precision}")));
+        let whole = path(&format!("whole {precision}"));
+        let cut = path(&format!("cut {precision}"));
         let (whole, _) = run(&config(&whole, precision), 2, TransportChoice::Tcp);
         // In the middle of an epoch of six steps.
         run(&TrainConfig { max_steps: Some(9), ..config(&cut, precision) }, 2, TransportChoice::Tcp);

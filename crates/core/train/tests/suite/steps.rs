@@ -170,7 +170,8 @@ fn what_a_loop_leaves_out_is_an_error() {
     // A rank that leaves its loop ends the others.
     let out = folder.path().join("left");
     let found = enmasse_launch::spawn(2, |group| {
-        let (rank, data) = (group.rank(), data());
+        let rank = group.rank();
+        let data = data();
         let mut trainer = Trainer::new(config(&out), cpu(1)).group(group);
         let mut steps = trainer.steps("net", &net, &data)?;
         while let Some(step) = steps.next_step()? {
@@ -189,7 +190,8 @@ fn what_a_loop_leaves_out_is_an_error() {
 fn requests_to_stop_end_a_loop_after_a_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let [stopped, fitted] = ["stopped", "fitted"].map(|name| folder.path().join(name));
-    let (requests, data) = (StopRequests::default(), data());
+    let requests = StopRequests::default();
+    let data = data();
     Trainer::new(config(&fitted), cpu(1)).fit("net", &net, &data).unwrap();
     let mut trainer = Trainer::new(config(&stopped), cpu(1)).stop_on(requests.clone());
     let mut steps = trainer.steps("net", &net, &data).unwrap();

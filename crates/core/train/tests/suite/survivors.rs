@@ -222,7 +222,8 @@ impl Whole {
     #[track_caller]
     fn check(&self, out: &Path, ranks: usize, deaths: &[(usize, Death)]) {
         let config = |out: &Path| config(out, ranks);
-        let (mut told, mut before) = (BTreeMap::new(), 0);
+        let mut told = BTreeMap::new();
+        let mut before = 0;
         for &(dead, death) in deaths {
             let ended = run(&config(out), ranks, Some((dead, death)));
             assert!(ended.iter().all(|(end, _)| end.is_err()), "{deaths:?}");

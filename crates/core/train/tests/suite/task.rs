@@ -123,7 +123,8 @@ fn last(out: &Path) -> Checkpoint {
 #[test]
 fn an_evaluation_without_classes_keeps_the_outputs() {
     let folder = tempfile::tempdir().unwrap();
-    let (config, data) = (TrainConfig { epochs: 1, ..config(&folder.path().join("run")) }, data(49, 17));
+    let config = TrainConfig { epochs: 1, ..config(&folder.path().join("run")) };
+    let data = data(49, 17);
     let found = enmasse_launch::spawn(2, |group| {
         let mut trainer = Trainer::new(config.clone(), cpu(1)).group(group).task(Greys);
         trainer.fit("net", &net, &data)?;
@@ -200,7 +201,8 @@ fn a_run_has_nothing_of_classes() {
     assert!(line.contains("\"val_mae\":") && !line.contains("accuracy") && !line.contains("null"), "{line}");
     let line = RunEvent::Done(&done).to_line();
     assert!(line.starts_with(&format!("{{\"event\":\"done\",\"best_val_loss\":{best},")), "{line}");
-    let (paths, checkpoint) = (RunPaths::new(&out), last(&out));
+    let paths = RunPaths::new(&out);
+    let checkpoint = last(&out);
     assert_eq!((checkpoint.meta.best, checkpoint.meta.target), (done.best, TargetKind::Values(2)));
     assert_eq!(checkpoint.meta.classes, [] as [&str; 0]);
     for (path, expected) in [
@@ -224,7 +226,8 @@ fn a_run_has_nothing_of_classes() {
         refused.ends_with("predicts 2 values of an image, not its class: use the program that trained it"),
         "{refused}"
     );
-    let (classes, halves) = (["a", "b"].map(str::to_owned).into(), |count: usize| Arc::new(Halves(count)));
+    let classes = ["a", "b"].map(str::to_owned).into();
+    let halves = |count: usize| Arc::new(Halves(count));
     let of_classes = TrainingData::of_classes(classes, halves(49), halves(17));
     let resumed = Trainer::new(TrainConfig { epochs: 9, ..config(&out) }, cpu(1)).fit("net", &net, &of_classes);
     let refused = resumed.unwrap_err().to_string();

@@ -162,8 +162,8 @@ fn weights_of_classes_change_training_alone() {
         Trainer::new(config, cpu(1)).task(task).callback(&mut records).fit("net", &net, &data).unwrap();
         records.0.remove(0)
     };
-    let (plain, weighted) =
-        (still(Classification::new(&names)), still(Classification::new(&names).weights(weights.clone())));
+    let plain = still(Classification::new(&names));
+    let weighted = still(Classification::new(&names).weights(weights.clone()));
     assert_eq!(weighted.val_loss, plain.val_loss);
     assert!((weighted.train_loss - plain.train_loss).abs() > 1e-3, "{weighted:?} {plain:?}");
     for task in

@@ -29,7 +29,8 @@ impl Callback for Tests<'_> {
 fn by(checkpoint: &Path, config: &TrainConfig) -> Evaluation {
     let classifier = Classifier::open(checkpoint, None, &Preparation::new(config, DataKind::Folder), &[]).unwrap();
     let mut program = classifier.program(&net, cpu(1).as_ref(), 4).unwrap();
-    let (pool, sharding) = (DecodePool::new(1).unwrap(), Sharding::one(0, 1, 4));
+    let pool = DecodePool::new(1).unwrap();
+    let sharding = Sharding::one(0, 1, 4);
     let loader = EvalLoader::new(&pool, Arc::new(Colours(SAMPLES)), classifier.transform.clone(), sharding).unwrap();
     evaluate(program.as_mut(), &loader, SAMPLES as u64, None, EpochPosition::default(), &mut ()).unwrap()
 }
@@ -47,7 +48,8 @@ fn the_test_took_the_last_weights_instead_of_the_best() {
         let out = folder.path().join(format!("{ranks}-{ema:?}"));
         let config = TrainConfig { epochs: 6, batch: Some(4), ema, ..config(&out) };
         let results = enmasse_launch::spawn(ranks, |group| {
-            let (device, mut told) = (cpu(1), Vec::new());
+            let device = cpu(1);
+            let mut told = Vec::new();
             let mut trainer = Trainer::new(config.clone(), device).group(group).callback(Tests(&mut told));
             trainer.fit("net", &net, &data)?;
             let before = trainer.validate(&data)?;
@@ -81,7 +83,8 @@ fn without_a_best_checkpoint_the_weights_at_hand_count() {
     let data = TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(17))).with_test(Arc::new(Colours(SAMPLES)));
     let check = |name: &str, max_steps: Option<u64>, spoil: &dyn Fn(&RunPaths), is_kept: bool| {
         let out = folder.path().join(name);
-        let (config, device) = (TrainConfig { max_steps, ..config(&out) }, cpu(1));
+        let config = TrainConfig { max_steps, ..config(&out) };
+        let device = cpu(1);
         let mut told = Vec::new();
         let mut trainer = Trainer::new(config.clone(), device).callback(Tests(&mut told));
         assert!(matches!(trainer.test(&data), Err(TrainError::NotFitted)));

@@ -56,7 +56,8 @@ fn weights_of_a_file_replace_those_of_the_fit() {
     };
     let mut trainer = fitted(&first, 0);
     trainer.save(&file).unwrap();
-    let (weights, expected) = (trainer.weights().unwrap(), trainer.validate(&data()).unwrap().loss);
+    let weights = trainer.weights().unwrap();
+    let expected = trainer.validate(&data()).unwrap().loss;
     for ranks in [1, 2] {
         let out = second.join(ranks.to_string());
         let config = TrainConfig { seed: 1, epochs: 1, ..config(&out) };

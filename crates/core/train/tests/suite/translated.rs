@@ -55,7 +55,8 @@ fn check(case: &str, model: &dyn Fn(Tensor) -> Tensor, report: &str) {
     let inputs = StepInputs::evaluation(batch.into());
     let ticket = program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs).unwrap();
     program.metrics(ticket).unwrap();
-    let (ours, theirs) = (program.store("logits").unwrap(), fixture[case]["logits"].as_array().unwrap());
+    let ours = program.store("logits").unwrap();
+    let theirs = fixture[case]["logits"].as_array().unwrap();
     assert_eq!(ours.len(), theirs.len());
     for (ours, theirs) in ours.iter().zip(theirs.iter().map(|logit| logit.as_f64().unwrap())) {
         assert!((ours - theirs).abs() <= 1e-4, "{case}: {ours} beside {theirs}");

@@ -99,7 +99,9 @@ impl Callback for Told {
 /// Trains on this many ranks, and returns the unreadable samples that each reports, with its counts of a validation at the end.
 fn fit(config: &TrainConfig, ranks: usize) -> Result<Vec<(Told, [u64; 2])>, TrainError> {
     let told = enmasse_launch::spawn(ranks, |group| {
-        let (device, data, mut told) = (cpu(), data(), Told::default());
+        let device = cpu();
+        let data = data();
+        let mut told = Told::default();
         let mut trainer = Trainer::new(config.clone(), device).group(group).callback(&mut told);
         trainer.fit("net", &net, &data)?;
         let found = trainer.validate(&data)?;

@@ -55,14 +55,18 @@ fn responses_are_white() {
     let (positive, negative) = filters.split_at(12 * 12);
     assert!(positive.iter().zip(negative).all(|(a, b)| *a == -b));
     let preparation = Preparation::of(&config(), &data());
-    let (mean, std) = (&preparation.normalization.mean, &preparation.normalization.std);
+    let mean = &preparation.normalization.mean;
+    let std = &preparation.normalization.std;
     let mut sums = vec![0.0; 12 * 12];
-    let (mut pixels, mut resizer) = (vec![0; SIZE * SIZE * 3], Resizer::new());
+    let mut pixels = vec![0; SIZE * SIZE * 3];
+    let mut resizer = Resizer::new();
     for index in 0..50 {
         preparation.evaluation.fit(&Colours(50).read(index).unwrap(), &mut resizer, &mut pixels);
         for (top, left) in (0..SIZE - 1).flat_map(|top| (0..SIZE - 1).map(move |left| (top, left))) {
             let seen = |tap: usize| {
-                let (c, y, x) = (tap / 4, top + tap / 2 % 2, left + tap % 2);
+                let c = tap / 4;
+                let y = top + tap / 2 % 2;
+                let x = left + tap % 2;
                 (f64::from(pixels[(y * SIZE + x) * 3 + c]) / 255.0 - f64::from(mean[c])) / f64::from(std[c])
             };
             let response = |filter: &[f32]| (0..12).map(|tap| f64::from(filter[tap]) * seen(tap)).sum::<f64>();

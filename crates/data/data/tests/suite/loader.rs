@@ -261,7 +261,8 @@ fn batches_follow_the_sampler() {
         assert_eq!((loader.epoch(2, 4).count(), loader.order().batches_after(4)), (0, 0));
     }
     let whole = |shard, shards, batch| {
-        let (pool, sharding) = (DecodePool::new(1).unwrap(), Sharding::one(shard, shards, batch));
+        let pool = DecodePool::new(1).unwrap();
+        let sharding = Sharding::one(shard, shards, batch);
         TrainLoader::with_sampler(&pool, Arc::new(coded(11)), TrainTransform::new(8), sharding, 5, sampler).unwrap()
     };
     let index = |batch: Content| batch.2;
@@ -567,7 +568,8 @@ fn usual_transforms_keep_their_bits() {
 #[test]
 fn crops_of_corners_are_parts_of_the_resized_image() {
     const SIZE: usize = 5;
-    let (data, pool) = (Arc::new(coded(20)), DecodePool::new(2).unwrap());
+    let data = Arc::new(coded(20));
+    let pool = DecodePool::new(2).unwrap();
     let transform = EvalTransform { resize: 8, ..EvalTransform::new(SIZE) };
     let loader = EvalLoader::new(&pool, data.clone(), transform, Sharding::one(0, 1, 8)).unwrap();
     let batches: Vec<Batch> =
@@ -582,7 +584,8 @@ fn crops_of_corners_are_parts_of_the_resized_image() {
             let found = &batch.images[place * SIZE * SIZE * 3..][..SIZE * SIZE * 3];
             let image = data.read(index).unwrap();
             let (width, height) = (image.width(), image.height());
-            let (short, long) = (width.min(height), 8 * width.max(height) / width.min(height));
+            let short = width.min(height);
+            let long = 8 * width.max(height) / width.min(height);
             let (width, height) = if width == short { (8, long) } else { (long, 8) };
             let mut canvas = Canvas::new(image.clone());
             canvas.resize(CropBox::whole(image.width(), image.height()), width, height);
@@ -630,6 +633,7 @@ fn an_image_of_one_channel_is_the_luminance_of_its_colours() {
     let epoch = |transform: TrainTransform| {
         images(TrainLoader::new(&pool, Arc::new(coded(23)), transform, ALONE, 5).unwrap().epoch(0, 0))
     };
-    let (colours, grey) = (epoch(TrainTransform::new(8)), epoch(TrainTransform::new(8).then(Grayscale)));
+    let colours = epoch(TrainTransform::new(8));
+    let grey = epoch(TrainTransform::new(8).then(Grayscale));
     assert!(colours != grey && grey == grey_of(&colours));
 }

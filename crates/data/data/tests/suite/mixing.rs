@@ -16,7 +16,8 @@ const CUTMIX: Mixing = Mixing { mixup_alpha: 0.0, ..BOTH };
 #[test]
 fn settings_out_of_range() {
     let check = |mixing: Mixing, batch: usize, expected: &str| {
-        let (pool, list) = (DecodePool::new(1).unwrap(), TrainTransform::new(8).mixed(mixing));
+        let pool = DecodePool::new(1).unwrap();
+        let list = TrainTransform::new(8).mixed(mixing);
         let loader = TrainLoader::new(&pool, Arc::new(Coded::new(8)), list, Sharding::one(0, 1, batch), 0);
         assert_eq!(loader.err().map(|error| error.to_string()).unwrap_or_default(), expected);
     };

@@ -44,7 +44,8 @@ fn entries(order: &TrainOrder, epoch: u64) -> Vec<usize> {
 
 #[test]
 fn without_either_it_is_the_usual_order() {
-    let (usual, resampled) = (TrainOrder::new(7, 23, 4).unwrap(), order(&[20, 3], false, 1, 1, 4));
+    let usual = TrainOrder::new(7, 23, 4).unwrap();
+    let resampled = order(&[20, 3], false, 1, 1, 4);
     for epoch in [0, 1, 5] {
         assert_eq!(entries(&usual, epoch), entries(&resampled, epoch));
     }
@@ -129,7 +130,8 @@ proptest! {
         let epoch = split.epoch(3);
         for step in 0..epoch.batches() {
             let global = all[step * shards * batch..].chunks(shards * batch).next().unwrap_or_default();
-            let (few, longer) = (global.len() / shards, global.len() % shards);
+            let few = global.len() / shards;
+            let longer = global.len() % shards;
             for shard in 0..shards {
                 let own = epoch.local(step, &Sharding::one(shard, shards, batch));
                 let expected: Vec<usize> = match repeats {

@@ -50,7 +50,8 @@ fn entries(len: usize, sampler: Sampler) -> Vec<usize> {
 }
 
 fn train(data: &Coded, sharding: Sharding, sampler: Sampler) -> TrainLoader {
-    let (pool, data) = (DecodePool::new(3).unwrap(), Arc::new(data.clone()));
+    let pool = DecodePool::new(3).unwrap();
+    let data = Arc::new(data.clone());
     let loader = TrainLoader::with_sampler(&pool, data, TrainTransform::new(8), sharding, SEED, sampler).unwrap();
     loader.skip_unreadable(true)
 }
@@ -64,7 +65,9 @@ fn shares(shards: usize, ranks: usize, batch: usize) -> impl Iterator<Item = Sha
 /// they skip.
 fn together(parts: Vec<Vec<Batch>>) -> (Vec<Vec<u64>>, Vec<Vec<u8>>, Vec<String>) {
     let batches = parts.iter().map(Vec::len).max().unwrap_or(0);
-    let (mut indices, mut pixels, mut skipped) = (vec![Vec::new(); batches], Vec::new(), Vec::new());
+    let mut indices = vec![Vec::new(); batches];
+    let mut pixels = Vec::new();
+    let mut skipped = Vec::new();
     for number in 0..batches {
         for part in &parts {
             let batch = &part[number];
@@ -165,7 +168,8 @@ fn evaluation_leaves_them_out() {
     let check = |len: usize, bad: &[usize], valid: &[usize]| {
         for ranks in 1..=3 {
             let part = |sharding| {
-                let (pool, data) = (DecodePool::new(3).unwrap(), Arc::new(Coded { len, bad: bad.to_vec() }));
+                let pool = DecodePool::new(3).unwrap();
+                let data = Arc::new(Coded { len, bad: bad.to_vec() });
                 let loader = EvalLoader::new(&pool, data, EvalTransform::new(8), sharding).unwrap();
                 let batches = loader.skip_unreadable(true).pass().map(Result::unwrap);
                 batches

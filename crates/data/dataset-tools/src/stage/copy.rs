@@ -45,7 +45,8 @@ pub(super) fn copy(
         Entry::File { bytes, modified } => Some((path.clone(), bytes, modified)),
     });
     let files: Vec<_> = files.collect();
-    let (count, threads) = (files.len(), THREADS.min(files.len()));
+    let count = files.len();
+    let threads = THREADS.min(files.len());
     let (from, to) = (from.to_owned(), to.to_owned());
     let work = Arc::new(Work { from, to, files, next: AtomicUsize::new(0), ended: AtomicBool::new(false) });
     let _end = End(work.clone());

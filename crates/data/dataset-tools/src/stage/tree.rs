@@ -105,7 +105,8 @@ impl Tree {
                 Entry::File { bytes, modified } => hash.update(format!("{bytes} {modified:?}").as_bytes()),
             };
         }
-        let (files, bytes) = (self.files().count(), self.bytes());
+        let files = self.files().count();
+        let bytes = self.bytes();
         format!("files {files}\nbytes {bytes}\nblake3 {}\n", hash.finalize())
     }
 }

@@ -9,14 +9,16 @@ use crate::kaggle::{NAMES, kaggle, labels, opened, write};
 /// The tables above the folder that was named were not copied, so the copy could not be read.
 #[test]
 fn tables_above_the_data_are_staged() {
-    let (root, scratch) = (kaggle(), tempfile::tempdir().unwrap());
+    let root = kaggle();
+    let scratch = tempfile::tempdir().unwrap();
     for given in ["", "ILSVRC", "ILSVRC/Data/CLS-LOC"] {
         let given = root.path().join(given);
         let stage = Stage::new(&given, scratch.path()).unwrap();
         let copied = || stage.make(&mut |_| ()).unwrap().copied.is_some();
         let classes = || opened(&stage.root()).unwrap().classes;
         assert!(copied() && !copied());
-        let (data, copy) = (opened(&given).unwrap(), opened(&stage.root()).unwrap());
+        let data = opened(&given).unwrap();
+        let copy = opened(&stage.root()).unwrap();
         assert_eq!((copy.classes, labels(copy.validation.as_ref())), (data.classes, labels(data.validation.as_ref())));
         // A table that changes, or a copy of it that is gone, makes another copy.
         write(root.path(), "LOC_synset_mapping.txt", &NAMES.replace("tench", "Tinca"));

@@ -31,7 +31,8 @@ fn make(data: &Path, place: &Path) -> Result<Staged, String> {
 
 /// Every file below a folder with its content and time, by path.
 fn files(root: &Path) -> Vec<(String, Vec<u8>, SystemTime)> {
-    let (mut found, mut rest) = (Vec::new(), vec![root.to_owned()]);
+    let mut found = Vec::new();
+    let mut rest = vec![root.to_owned()];
     while let Some(folder) = rest.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -52,7 +53,8 @@ fn files(root: &Path) -> Vec<(String, Vec<u8>, SystemTime)> {
 #[test]
 fn a_copy_is_complete_and_used_again() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, place) = (data(folder.path()), folder.path().join("scratch/a"));
+    let data = data(folder.path());
+    let place = folder.path().join("scratch/a");
     let bytes = (3 << 20) + 6;
     let first = make(&data, &place).unwrap();
     assert_eq!((first.copied, first.left_out.count()), (Some(bytes), 2));
@@ -96,7 +98,8 @@ fn a_single_file_and_data_of_one_name() {
         fs::write(path(name).join("data.bin"), name).unwrap();
     }
     let place = path("scratch");
-    let (one, two) = (make(&path("one/data.bin"), &place).unwrap(), make(&path("two/data.bin"), &place).unwrap());
+    let one = make(&path("one/data.bin"), &place).unwrap();
+    let two = make(&path("two/data.bin"), &place).unwrap();
     assert_eq!((fs::read(&one.root).unwrap(), fs::read(&two.root).unwrap()), (b"one".to_vec(), b"two".to_vec()));
     assert_eq!(one.root.file_name().unwrap(), "data.bin");
     // By another path to the same data, the same copy.
@@ -131,7 +134,8 @@ fn places_and_data_that_do_not_do() {
 #[test]
 fn only_one_of_many_copies() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, place) = (data(folder.path()), folder.path().join("scratch"));
+    let data = data(folder.path());
+    let place = folder.path().join("scratch");
     let copies = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..6 {
@@ -148,12 +152,14 @@ fn only_one_of_many_copies() {
 #[test]
 fn a_process_that_does_not_go_on_is_named() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, place) = (data(folder.path()), folder.path().join("scratch"));
+    let data = data(folder.path());
+    let place = folder.path().join("scratch");
     let root = make(&data, &place).unwrap().root;
     let lock = root.parent().unwrap().join("lock");
     let held = Lock::take(&lock).unwrap().unwrap();
     fs::write(&lock, "4711 00000000000000000007").unwrap();
-    let (mut waited, timeout) = (0, Duration::from_millis(250));
+    let mut waited = 0;
+    let timeout = Duration::from_millis(250);
     let stage = Stage::new(&data, &place).unwrap().timeout(timeout);
     let error = stage.make(&mut |event| waited += usize::from(event == StageEvent::Waiting)).unwrap_err().to_string();
     let place = root.parent().unwrap().display();
@@ -167,7 +173,8 @@ fn a_process_that_does_not_go_on_is_named() {
 #[test]
 fn what_others_have_made_is_taken_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, place) = (data(folder.path()), folder.path().join("scratch"));
+    let data = data(folder.path());
+    let place = folder.path().join("scratch");
     let stage = Stage::new(&data, &place).unwrap();
     assert!(stage.made().unwrap_err().to_string().ends_with("photos: the copy is gone"));
     let root = stage.make(&mut |_| ()).unwrap().root;

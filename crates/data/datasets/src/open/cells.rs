@@ -214,7 +214,8 @@ impl Cells<'_> {
 
     /// Labels between separators, or one in each cell. An empty cell has none.
     fn labels(&self, separator: Option<char>, task: Option<TaskKind>) -> Result<Meaning, Fault> {
-        let (mut distinct, mut cells) = (Distinct::default(), Vec::with_capacity(self.texts.len()));
+        let mut distinct = Distinct::default();
+        let mut cells = Vec::with_capacity(self.texts.len());
         for (place, text) in self.texts.iter().enumerate() {
             let items = text.split(|letter| Some(letter) == separator).map(str::trim).filter(|item| !item.is_empty());
             let mut own = BTreeSet::new();
@@ -241,7 +242,8 @@ impl Cells<'_> {
 
     /// As many numbers in each cell, which `split` gives as they are written.
     fn numbers(&self, split: impl Fn(&str) -> Vec<String>) -> Result<Meaning, Fault> {
-        let (mut numbers, mut count) = (Vec::with_capacity(self.texts.len()), None);
+        let mut numbers = Vec::with_capacity(self.texts.len());
+        let mut count = None;
         for (place, text) in self.texts.iter().enumerate() {
             let own = split(text).iter().map(|text| number(text)).collect::<Result<Vec<f32>, String>>();
             let own = own.map_err(|problem| (place, problem))?;

@@ -49,7 +49,8 @@ pub(super) fn scan_parts(
     for (name, part) in others {
         same_classes(&train, part, root, [&parts.train, name])?;
     }
-    let (warnings, folders) = (parts.warning.iter().cloned().collect(), parts.names());
+    let warnings = parts.warning.iter().cloned().collect();
+    let folders = parts.names();
     // A training part without another one is the whole of what the user named.
     let folders = if held_out.is_some() { folders } else { Vec::new() };
     Ok(Scanned { held_out, test, folders, warnings, ..Scanned::whole(layout, root, train) })

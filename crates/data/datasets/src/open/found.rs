@@ -41,7 +41,8 @@ impl Found for OpenData {
 
 impl<S: Divide + 'static> Found for Scanned<S> {
     fn in_parts(mut self: Box<Self>, options: &OpenOptions) -> Result<OpenData, DataError> {
-        let (layout, folder) = (self.layout, self.folder.clone());
+        let layout = self.layout;
+        let folder = self.folder.clone();
         let warnings = std::mem::take(&mut self.warnings);
         let Parts { train, validation, test, sampled } = divide(*self, options)?;
         Ok(OpenData {
@@ -62,7 +63,8 @@ impl<S: Divide + 'static> Found for Scanned<S> {
     fn whole(self: Box<Self>, options: &OpenOptions) -> Result<WholeData, DataError> {
         if let [others @ .., last] = self.folders.as_slice() {
             let example = self.folder.join(self.folders.get(1).unwrap_or(last));
-            let (others, example) = (others.join("/, "), example.display());
+            let others = others.join("/, ");
+            let example = example.display();
             let problem = format!("holds {others}/ and {last}/; name the one to evaluate, such as {example}");
             return Err(DataError::layout(self.folder, problem));
         }

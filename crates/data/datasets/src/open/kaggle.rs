@@ -106,7 +106,8 @@ fn validation_part(folder: &Path, classes: &[String], table: &Path) -> Result<Fo
             }
         };
     }
-    let (val, mut left_out) = (folder.join("val"), LeftOut::default());
+    let val = folder.join("val");
+    let mut left_out = LeftOut::default();
     let mut list = FileList::default();
     for file in files(&val, &ImageFormat::EXTENSIONS, &mut left_out)? {
         let stem = file.rsplit_once('.').map_or(file.as_str(), |(stem, _)| stem);

@@ -78,7 +78,8 @@ fn scan(manifest: &Path, options: &OpenOptions) -> Result<Scanned<Folder>, DataE
     let rows_for = |wanted: PartName| part(&|part| part == Some(wanted));
     let has_test = held_out != PartName::Test && has(PartName::Test);
     warnings.extend((held_out == PartName::Test).then(|| DataWarning::test_validates(manifest, "its test part")));
-    let (train, test) = (rows_for(PartName::Train), has_test.then(|| rows_for(PartName::Test)));
+    let train = rows_for(PartName::Train);
+    let test = has_test.then(|| rows_for(PartName::Test));
     check_test_classes(&train, test.as_ref())?;
     let held_out = Some(rows_for(held_out));
     Ok(Scanned { held_out, test, warnings, ..Scanned::whole(DataLayout::Manifest, manifest, train) })
@@ -272,7 +273,8 @@ impl List {
         let rows = (0..self.files.len()).filter(|row| wanted(self.part(*row)) && !repeated.left_out.contains(row));
         let mut targets = meaning.no_targets();
         for row in rows {
-            let (path, cell) = (self.files.path(row), self.files.label(row) as usize);
+            let path = self.files.path(row);
+            let cell = self.files.label(row) as usize;
             files.push(path, meaning.class(cell));
             let own = repeated.labels.get(&row).map(Vec::as_slice);
             targets.iter_mut().for_each(|targets| meaning.add(cell, own, targets));
@@ -377,7 +379,8 @@ impl Repeated {
                 Meaning::Numbers { numbers, .. } => {
                     let other = others.iter().find(|&&row| numbers[cell(row)] != numbers[cell(*first)]);
                     if let Some(&row) = other {
-                        let (path, line) = (files.path(row), listed.lines[*first]);
+                        let path = files.path(row);
+                        let line = listed.lines[*first];
                         let problem = format!("{path} has other numbers in line {line}; list each image once");
                         return Err(listed.error(manifest, row, &problem));
                     }

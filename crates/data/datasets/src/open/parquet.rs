@@ -36,7 +36,9 @@ const FINE_LABEL: &str = "fine_label";
 
 /// Lists the images in files.
 fn scan(source: &Source, paths: Vec<PathBuf>) -> Result<Scanned<Parquet>, DataError> {
-    let (storage, options, root) = (&source.storage, source.options, source.folder());
+    let storage = &source.storage;
+    let options = source.options;
+    let root = source.folder();
     let pieces = Pieces::new(paths.clone(), root, &[])?;
     let has_test = pieces.has_test();
     let read = |path: &Path, part: PartName| Table::read(storage, path, options, has_test && part == PartName::Test);
@@ -64,7 +66,8 @@ fn images(source: &Source, paths: Vec<PathBuf>) -> Result<Unlabelled, DataError>
         let images = images.map_err(|problem| DataError::layout(path, problem))?;
         Ok((columns[images].clone(), opened.row_groups([images]).map_err(|error| of_file(error, path))?))
     };
-    let (mut builder, mut rows) = (Builder::default(), 0);
+    let mut builder = Builder::default();
+    let mut rows = 0;
     for ((path, _), (column, groups)) in files.iter().zip(read_all(storage, &files, read)?) {
         let first = builder.add(path.clone(), column, &groups)?;
         rows = first + groups.iter().map(|group| group.rows).sum::<u32>();
@@ -136,7 +139,8 @@ impl Table {
 
     fn read_values(&mut self, file: &ParquetFile<Container>, label: usize) -> Result<(), DataError> {
         let mut distinct = Distinct::default();
-        let (labels, physical) = (&mut self.labels, file.columns[label].physical);
+        let labels = &mut self.labels;
+        let physical = file.columns[label].physical;
         for group in &self.groups {
             let values = file.each_value(label, group.rows, group.chunks[1], |row, value| {
                 let text = text_of(value, physical).map_err(|problem| format!("row {row} of a group {problem}"))?;
@@ -152,7 +156,8 @@ impl Table {
     /// Values are kept once, and lists are of their numbers: a small file can have many lists of a long text.
     fn read_lists(&mut self, file: &ParquetFile<Container>, label: usize) -> Result<(), DataError> {
         let (mut distinct, mut items) = (Distinct::default(), Distinct::default());
-        let (labels, physical) = (&mut self.labels, file.columns[label].physical);
+        let labels = &mut self.labels;
+        let physical = file.columns[label].physical;
         for group in &self.groups {
             let (mut list, mut row) = (None, 0);
             let mut end = |list: Option<Vec<u32>>| {
@@ -322,7 +327,8 @@ fn join(source: &Source, tables: Vec<Table>, pieces: &Pieces) -> Result<Scanned<
         return Err(DataError::layout(root, "there are no rows in its Parquet files"));
     }
     let [train, validation, test] = builder.finish(&source.storage, meaning.names(), parts);
-    let (held_out, test) = (pieces.held_out.map(|_| validation), pieces.has_test().then_some(test));
+    let held_out = pieces.held_out.map(|_| validation);
+    let test = pieces.has_test().then_some(test);
     if is_derived {
         check_test_classes(&train, test.as_ref())?;
     }

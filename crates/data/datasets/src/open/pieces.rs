@@ -56,7 +56,8 @@ pub(super) fn expand(storage: &Storage, pattern: &Path) -> Result<Vec<PathBuf>, 
 fn braces(pattern: &str) -> Result<Vec<String>, String> {
     let Some(start) = pattern.find('{') else { return Ok(vec![pattern.to_owned()]) };
     let length = pattern[start..].find('}').ok_or("it has a { without a }")?;
-    let (inside, rest) = (&pattern[start + 1..start + length], &pattern[start + length + 1..]);
+    let inside = &pattern[start + 1..start + length];
+    let rest = &pattern[start + length + 1..];
     let own: Vec<String> = match inside.split_once("..") {
         Some((first, last)) => {
             let number = |text: &str| text.parse::<usize>().map_err(|_| format!("{{{inside}}} is no range of numbers"));
@@ -170,7 +171,8 @@ fn each<T: Send>(
     threads: usize,
     read: impl Fn(&Path, PartName) -> Result<T, DataError> + Sync,
 ) -> Result<Vec<T>, DataError> {
-    let (next, end) = (AtomicUsize::new(0), AtomicUsize::new(files.len()));
+    let next = AtomicUsize::new(0);
+    let end = AtomicUsize::new(files.len());
     let found = Mutex::new(Vec::with_capacity(files.len()));
     let work = || {
         loop {

@@ -48,7 +48,8 @@ fn images(source: &Source, archives: Vec<PathBuf>) -> Result<Unlabelled, DataErr
 
 /// Lists the images in archives.
 fn scan(source: &Source, archives: Vec<PathBuf>) -> Result<Scanned<Shards>, DataError> {
-    let (storage, root) = (&source.storage, source.folder());
+    let storage = &source.storage;
+    let root = source.folder();
     let mut pieces = Pieces::new(archives.clone(), root, &[])?;
     let mut fields: Vec<&str> = source.options.label_column.iter().map(String::as_str).collect();
     if fields.is_empty() {
@@ -103,12 +104,14 @@ fn scan(source: &Source, archives: Vec<PathBuf>) -> Result<Scanned<Shards>, Data
         return Err(DataError::layout(pieces.files[*number].0.join(name), problem));
     }
     let (classes, labels) = sorted(&distinct.texts);
-    let (has_validation, has_test) = (pieces.held_out.is_some(), pieces.has_test());
+    let has_validation = pieces.held_out.is_some();
+    let has_test = pieces.has_test();
     let archives = pieces.files.into_iter().map(|(path, _)| path).collect();
     let archives = Arc::new(OpenFiles::new(storage.clone(), archives));
     let [train, validation, test] =
         lists.map(|(names, places)| Shards::new(archives.clone(), classes.clone(), names.relabelled(&labels), places));
-    let (held_out, test) = (has_validation.then_some(validation), has_test.then_some(test));
+    let held_out = has_validation.then_some(validation);
+    let test = has_test.then_some(test);
     check_test_classes(&train, test.as_ref())?;
     Ok(Scanned { held_out, test, warnings, ..Scanned::whole(DataLayout::Archives, source.root, train) })
 }

@@ -104,7 +104,8 @@ impl Rows {
                 }
             }
             Form::Json(mut lines) => {
-                let (mut bytes, mut number) = (Vec::new(), 0);
+                let mut bytes = Vec::new();
+                let mut number = 0;
                 loop {
                     bytes.clear();
                     number += 1;

@@ -80,8 +80,9 @@ pub(crate) fn open(container: Container, reading: ReadOptions) -> Result<OpenDat
     let open = |part: usize, (labels, targets, checked)| -> Arc<dyn Dataset> {
         Arc::new(Part { file: file.clone(), part, labels, targets, checked })
     };
-    let (train, validation, test) =
-        (open(TRAINING, train), open(VALIDATION, validation), test.map(|test| open(TEST, test)));
+    let train = open(TRAINING, train);
+    let validation = open(VALIDATION, validation);
+    let test = test.map(|test| open(TEST, test));
     Ok(OpenData {
         kind: file.metadata.kind,
         task: file.metadata.task,

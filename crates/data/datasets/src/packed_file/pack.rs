@@ -97,7 +97,8 @@ pub fn pack(
     let wrote = write_whole(path, |file| {
         let mut writer = Writer::new(file, data.task, data.classes.len())?;
         for (part, dataset) in data.all_parts().enumerate() {
-            let (read, form) = (dataset.clone(), options.form);
+            let read = dataset.clone();
+            let form = options.form;
             let make = move |index: usize, view: &mut ImageRegion| form.image(read.as_ref(), index, view);
             let take = |index: usize, image: Result<Vec<u8>, DataError>| {
                 let skipped = match image {
@@ -188,12 +189,14 @@ impl Unpacked {
 
     /// A sample's label and the name under which it is stored.
     fn label_and_name(&self, dataset: &dyn Dataset, index: usize) -> Result<(u32, String), DataError> {
-        let (label, classes) = (dataset.label(index), self.classes.len());
+        let label = dataset.label(index);
+        let classes = self.classes.len();
         let Some(known) = u32::try_from(label).ok().filter(|_| label < classes) else {
             let problem = format!("its label is {label}, but there are {classes} classes, from 0");
             return Err(DataError::of_sample(dataset, index, problem));
         };
-        let (name, root) = (dataset.name(index), self.root.display().to_string());
+        let name = dataset.name(index);
+        let root = self.root.display().to_string();
         let inner =
             name.strip_prefix(&root).map(|inner| inner.trim_start_matches('/')).filter(|inner| !inner.is_empty());
         let name = inner.map(str::to_owned).unwrap_or(name);

@@ -74,7 +74,8 @@ impl<W: Write + Seek> Writer<W> {
                 continue;
             }
             let offsets: Vec<u8> = own.offsets.iter().flat_map(|offset| offset.to_le_bytes()).collect();
-            let (index, labels) = (self.append(&offsets)?, self.append(&own.labels)?);
+            let index = self.append(&offsets)?;
+            let labels = self.append(&own.labels)?;
             self.header.parts[part] = header::Part {
                 samples: (own.labels.len() / header::LABEL) as u64,
                 labels,

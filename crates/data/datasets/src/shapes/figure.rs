@@ -159,7 +159,8 @@ mod tests {
         for figure in Figure::ALL {
             for i in 0..4000 {
                 let p = [(i % 63) as f32 / 25.0 - 1.25, (i / 63) as f32 / 25.0 - 1.25];
-                let (here, there) = (figure.distance(p), figure.distance([p[0] + 0.006, p[1] - 0.008]));
+                let here = figure.distance(p);
+                let there = figure.distance([p[0] + 0.006, p[1] - 0.008]);
                 assert!((here - there).abs() <= 0.0101, "{figure:?} {p:?}: {here} {there}");
             }
         }

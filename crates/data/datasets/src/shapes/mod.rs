@@ -95,11 +95,12 @@ fn build(folder: &Path) -> Result<(), DataError> {
 
 /// The JPEG file of image `index` among all images.
 fn image(index: usize) -> Vec<u8> {
-    let (class, number) = (index / PER_CLASS, index % PER_CLASS);
+    let class = index / PER_CLASS;
+    let number = index % PER_CLASS;
     let (pixels, width, height) = scene::draw(Figure::ALL[class], number as u64);
     let mut bytes = Vec::new();
     let mut encoder = Encoder::new(&mut bytes, 75 + (number * 7 % 21) as u8);
-    encoder.set_sampling_factor(if number % 2 == 0 { SamplingFactor::F_2_2 } else { SamplingFactor::F_1_1 });
+    encoder.set_sampling_factor(if number.is_multiple_of(2) { SamplingFactor::F_2_2 } else { SamplingFactor::F_1_1 });
     let encoded = encoder.encode(&pixels, width as u16, height as u16, ColorType::Rgb);
     // The dimensions fit, and writing to memory cannot fail.
     debug_assert!(encoded.is_ok(), "{encoded:?}");

@@ -106,7 +106,9 @@ fn list(container: &Container, labels: Labels) -> Result<Indexed, DataError> {
     };
     let left = Cell::new(MAX_HEADER_BYTES);
     let mut archive = Archive::new(Limited { reader: container.reader(), left: &left });
-    let (mut found, mut group, mut end) = (Indexed::default(), Group::default(), 0);
+    let mut found = Indexed::default();
+    let mut group = Group::default();
+    let mut end = 0;
     for entry in archive.entries_with_seek().map_err(damaged)? {
         left.set(MAX_HEADER_BYTES);
         let mut entry = entry.map_err(damaged)?;
@@ -131,7 +133,8 @@ fn list(container: &Container, labels: Labels) -> Result<Indexed, DataError> {
         let extension = extension.to_ascii_lowercase();
         if let Some(rank) = ImageFormat::EXTENSIONS.iter().position(|known| *known == extension) {
             if group.image.as_ref().is_none_or(|(other, _)| rank < *other) {
-                let (offset, label) = (entry.raw_file_position(), String::new());
+                let offset = entry.raw_file_position();
+                let label = String::new();
                 let length = u32::try_from(size).map_err(|_| refused(format!("its member {name} has {size} bytes")))?;
                 group.image = Some((rank, Sample { name, offset, length, label }));
             }

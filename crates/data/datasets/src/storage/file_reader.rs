@@ -105,7 +105,8 @@ mod tests {
             steps in prop::collection::vec((0usize..12_000, -9_000i64..15_000), 1..20),
         ) {
             let file = Counted::new(length, most);
-            let (mut reader, mut cursor) = (FileReader::new(&file), Cursor::new(&file.bytes));
+            let mut reader = FileReader::new(&file);
+            let mut cursor = Cursor::new(&file.bytes);
             for (count, leap) in steps {
                 let (mut found, mut expected) = (Vec::new(), Vec::new());
                 reader.by_ref().take(count as u64).read_to_end(&mut found).unwrap();

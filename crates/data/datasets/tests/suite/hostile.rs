@@ -71,7 +71,8 @@ fn an_epoch_passes_all_of_them() {
     std::os::unix::fs::symlink("loop.jpg", path("loop.jpg")).unwrap();
 
     let dataset: Arc<dyn Dataset> = Arc::new(folder);
-    let (samples, pool) = (dataset.len(), DecodePool::new(2).unwrap());
+    let samples = dataset.len();
+    let pool = DecodePool::new(2).unwrap();
     let bad = files.iter().filter(|(.., problem)| problem.is_some()).count();
     let check = |found: Vec<BadSample>| {
         assert_eq!(found.len(), bad, "{found:?}");

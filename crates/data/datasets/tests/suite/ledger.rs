@@ -35,7 +35,8 @@ fn sources(root: &Path) -> Vec<(&'static str, Arc<dyn Dataset>)> {
         let mut archive = tar::Builder::new(File::create(shards.join(format!("{number}.tar"))).unwrap());
         for &i in samples {
             assert!(rows.locality().unwrap().read_file(i, &mut image).unwrap());
-            let (name, label) = (format!("{i:02}.png"), rows.label(i).to_string());
+            let name = format!("{i:02}.png");
+            let label = rows.label(i).to_string();
             fs::write(files.join(&name), &image).unwrap();
             manifest += &format!("{name},{label}\n");
             for (name, bytes) in [(name, image.as_slice()), (format!("{i:02}.cls"), label.as_bytes())] {

@@ -272,7 +272,8 @@ fn records_have_labels_and_numbers() {
     check(numbers, "regression", serde_json::json!([[0.5], [3.0]]));
     let root = Path::new("/");
     let of = |values: &[f32]| {
-        let (classes, files) = (vec!["x".to_owned(), "y".to_owned()], vec!["a.jpg".to_owned()]);
+        let classes = vec!["x".to_owned(), "y".to_owned()];
+        let files = vec!["a.jpg".to_owned()];
         Folder::from_targets(root, TaskKind::MultiLabel, classes, files, &[values.to_vec()])
             .map_err(|error| error.to_string())
     };

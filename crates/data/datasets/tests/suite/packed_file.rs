@@ -58,7 +58,8 @@ pub fn batches(batches: Batches) -> Vec<(Vec<u8>, Vec<i32>)> {
 
 /// Two epochs of training and a validation at 24 pixels.
 fn epochs(data: &OpenData) -> Vec<(Vec<u8>, Vec<i32>)> {
-    let (pool, sharding) = (DecodePool::new(2).unwrap(), Sharding::one(0, 1, 8));
+    let pool = DecodePool::new(2).unwrap();
+    let sharding = Sharding::one(0, 1, 8);
     let train = TrainLoader::new(&pool, data.train.clone(), TrainTransform::new(24), sharding.clone(), 3).unwrap();
     let validation = EvalLoader::new(&pool, data.validation.clone(), EvalTransform::new(24), sharding).unwrap();
     [train.epoch(0, 0), train.epoch(1, 0), validation.pass()].into_iter().flat_map(batches).collect()
@@ -76,7 +77,8 @@ fn a_packed_folder_trains_like_the_folder() {
     );
     for exif_transpose in [false, true] {
         let options = reading(ReadOptions { convert_rgb: true, exif_transpose, fast: true });
-        let (folder, file) = (open(root.path(), &options).unwrap(), open(&path, &options).unwrap());
+        let folder = open(root.path(), &options).unwrap();
+        let file = open(&path, &options).unwrap();
         assert_eq!((file.kind, &file.classes), (DataKind::Folder, &folder.classes));
         assert!(file.split.is_none());
         for (of_file, of_folder) in [(&file.train, &folder.train), (&file.validation, &folder.validation)] {
@@ -90,7 +92,8 @@ fn a_packed_folder_trains_like_the_folder() {
                     of_folder.name(index).replace(&root.path().display().to_string(), &path.display().to_string());
                 assert_eq!((of_file.name(index), of_file.label(index)), (inside, of_folder.label(index)));
                 assert!(of_file.read(index).unwrap() == of_folder.read(index).unwrap());
-                let (mut one, mut other) = (vec![7; 9], Vec::new());
+                let mut one = vec![7; 9];
+                let mut other = Vec::new();
                 assert!(
                     of_file.locality().unwrap().read_file(index, &mut one).unwrap()
                         && of_folder.locality().unwrap().read_file(index, &mut other).unwrap()
@@ -130,7 +133,8 @@ fn larger_images_are_resized() {
     packed(&unpacked(root.path(), &plain), PackForm::Files { resize: Some(40), quality: 95 }, &path).unwrap();
     let file = open(&path, &OpenOptions::default()).unwrap();
     let check = |index: usize, expected: (usize, usize), is_kept: bool| {
-        let (whole, small) = (plain.train.read(index).unwrap(), file.train.read(index).unwrap());
+        let whole = plain.train.read(index).unwrap();
+        let small = file.train.read(index).unwrap();
         assert_eq!((small.width(), small.height()), expected);
         let (mut one, mut other) = (Vec::new(), Vec::new());
         file.train.locality().unwrap().read_file(index, &mut one).unwrap();
@@ -442,7 +446,8 @@ fn a_file_appears_whole_or_not_at_all() {
     let path = out.path().join("packed");
     let data = || unpacked(root.path(), &open(root.path(), &OpenOptions::default()).unwrap());
     let entries = || fs::read_dir(out.path()).unwrap().count();
-    let (pool, strict) = (DecodePool::new(2).unwrap(), PackOptions { form: AS_THEY_ARE, most_skipped: 0 });
+    let pool = DecodePool::new(2).unwrap();
+    let strict = PackOptions { form: AS_THEY_ARE, most_skipped: 0 };
 
     let broken = root.path().join("val/ü, é/image.420.jpg");
     fs::write(&broken, b"no image").unwrap();

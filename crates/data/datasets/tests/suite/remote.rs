@@ -84,7 +84,8 @@ fn archives_are_searched_once_for_each_version() {
 fn what_the_search_fetches_serves_the_first_epoch() {
     /// Bytes of a request.
     const RUN: usize = 8 << 20;
-    let (cache, server) = (tempdir().unwrap(), Server::start(&[]));
+    let cache = tempdir().unwrap();
+    let server = Server::start(&[]);
     // Members that are no images make archives of three requests.
     let filler = vec![7; 2 << 20];
     let archives = ["0", "1"].map(|class| {
@@ -104,7 +105,8 @@ fn what_the_search_fetches_serves_the_first_epoch() {
         let runs = (0..length).step_by(RUN).map(move |begin| (begin, length.min(begin + RUN) - 1));
         runs.chain([(0, 0)]).map(move |(first, last)| format!("{archive}.tar {first}-{last}"))
     };
-    let (mut requests, mut expected) = (server.requests(), runs(0).chain(runs(1)).collect::<Vec<_>>());
+    let mut requests = server.requests();
+    let mut expected = runs(0).chain(runs(1)).collect::<Vec<_>>();
     requests.sort();
     expected.sort();
     assert!(requests == expected && expected.len() == 8, "{requests:?}");
@@ -118,7 +120,8 @@ fn what_the_search_fetches_serves_the_first_epoch() {
 fn all_archives_are_looked_up_before_one_is_read() {
     /// Archives that are looked up at a time.
     const LOOKS: usize = 64;
-    let (cache, server) = (tempdir().unwrap(), Server::start(&[]));
+    let cache = tempdir().unwrap();
+    let server = Server::start(&[]);
     let bytes = numbered(0, 10, &["a", "b"]);
     (0..LOOKS).for_each(|number| server.put(&format!("{number}.tar"), &bytes));
     let remote = RemoteOptions { cache: Some(cache.path().to_owned()), ..RemoteOptions::default() };
@@ -151,7 +154,8 @@ struct Served {
 impl Served {
     /// Fifty images of 0.2 MB, in ten pieces.
     fn start() -> Self {
-        let (folder, server) = (tempdir().unwrap(), Server::start(&[]));
+        let folder = tempdir().unwrap();
+        let server = Server::start(&[]);
         let sample = |number: usize| (256, 256, number % 2, format!("{number}"));
         let train: Vec<_> = (0..50).map(sample).collect();
         let path = folder.path().join("packed");
@@ -303,7 +307,8 @@ fn nothing_on_this_machine_is_fetched_ahead() {
     fs::write(served.folder.path().join("a.tar"), numbered(0, 10, &["a", "b"])).unwrap();
     let archive = open(&served.folder.path().join("a.tar"), &OpenOptions::default()).unwrap();
     assert!(!archive.train.locality().unwrap().is_remote() && archive.train.locality().unwrap().extent(0).is_none());
-    let (pool, here) = (DecodePool::new(1).unwrap(), Arc::new(Here::default()));
+    let pool = DecodePool::new(1).unwrap();
+    let here = Arc::new(Here::default());
     let loader = EvalLoader::new(&pool, here.clone(), EvalTransform::new(8), ALONE).unwrap();
     assert_eq!(batches(loader.pass()).len(), 2);
     drop((loader, pool));
@@ -314,7 +319,8 @@ fn nothing_on_this_machine_is_fetched_ahead() {
 /// Until an image was read, nobody knows which part of its group of rows has it.
 #[test]
 fn pages_of_parquet_files_are_known_once_they_are_found() {
-    let (cache, bytes) = (tempdir().unwrap(), fs::read(fixture("snappy")).unwrap());
+    let cache = tempdir().unwrap();
+    let bytes = fs::read(fixture("snappy")).unwrap();
     let server = Server::start(&[("a.parquet", &bytes)]);
     let remote = RemoteOptions { cache: Some(cache.path().to_owned()), ..RemoteOptions::default() };
     let options = OpenOptions { remote, ..OpenOptions::default() };

@@ -77,7 +77,8 @@ fn softmax_regression(train: &(Vec<Vec<f32>>, Vec<usize>), val: &(Vec<Vec<f32>>,
         let rate = 0.002 * (1.0 - epoch as f32 / epochs as f32);
         let order = enmasse_tensor::RandomStream::new(0, "softmax", epoch, 0).permutation(train.0.len());
         for index in order {
-            let (image, label) = (&train.0[index as usize], train.1[index as usize]);
+            let image = &train.0[index as usize];
+            let label = train.1[index as usize];
             let mut gradient = scores(&weights, image);
             let largest = gradient.iter().copied().fold(f32::MIN, f32::max);
             gradient.iter_mut().for_each(|score| *score = (*score - largest).exp());

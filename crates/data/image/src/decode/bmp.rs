@@ -60,7 +60,8 @@ pub(super) fn decode(bytes: &[u8], convert_rgb: bool, image: &mut Image) -> Resu
         let line = lines[number * width..][..width].iter_mut();
         match pixels {
             Pixels::Indexed | Pixels::Runs => line.enumerate().for_each(|(x, pixel)| {
-                let (byte, shift) = (row[x * bits / 8], 8 - bits - x * bits % 8);
+                let byte = row[x * bits / 8];
+                let shift = 8 - bits - x * bits % 8;
                 *pixel = palette[usize::from(byte >> shift) & ((1 << bits) - 1)];
             }),
             Pixels::Words { green } => line.zip(row.as_chunks().0).for_each(|(pixel, &word)| {
@@ -93,8 +94,12 @@ fn header(bytes: &[u8]) -> Result<Header, Fault> {
         0xFF if size != 12 => (height.wrapping_neg(), false),
         _ => (height, true),
     };
-    let (width, height, bits) = (width as usize, height as usize, usize::from(bits));
-    let (mut mode, mut palette, mut after) = ("RGB", Vec::new(), end);
+    let width = width as usize;
+    let height = height as usize;
+    let bits = usize::from(bits);
+    let mut mode = "RGB";
+    let mut palette = Vec::new();
+    let mut after = end;
     let pixels = match (bits, compression) {
         (1 | 4 | 8, 0) => Pixels::Indexed,
         (4, 2) | (8, 1) => Pixels::Runs,
@@ -114,7 +119,8 @@ fn header(bytes: &[u8]) -> Result<Header, Fault> {
         _ => return Err(format!("a BMP of {bits} bits a pixel and compression {compression}").into()),
     };
     if bits <= 8 {
-        let (entry, colors) = (if size == 12 { 3 } else { 4 }, if colors == 0 { 1 << bits } else { colors as usize });
+        let entry = if size == 12 { 3 } else { 4 };
+        let colors = if colors == 0 { 1 << bits } else { colors as usize };
         let stored = bytes.get(end..).unwrap_or(&[]).chunks_exact(entry);
         let found: Vec<[u8; 3]> = stored.take(colors.min(256)).map(|color| [color[2], color[1], color[0]]).collect();
         let gray = |number: usize| if colors == 2 { 255 * number as u8 } else { number as u8 };

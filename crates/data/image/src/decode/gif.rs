@@ -16,7 +16,8 @@ pub(super) fn decode(bytes: &[u8], convert_rgb: bool, image: &mut Image) -> Resu
     // The decoder takes no more than the file has; the pixels are reserved here.
     options.set_memory_limit(MemoryLimit::Unlimited);
     let mut decoder = options.read_info(bytes).map_err(damaged)?;
-    let (width, height) = (usize::from(decoder.width()), usize::from(decoder.height()));
+    let width = usize::from(decoder.width());
+    let height = usize::from(decoder.height());
     let frame = decoder.next_frame_info().map_err(damaged)?.ok_or("a GIF without an image")?;
     let [left, top, columns, rows] = [frame.left, frame.top, frame.width, frame.height].map(usize::from);
     // Pillow leaves what the frame does not cover to the transparent colour, and otherwise to the first one.

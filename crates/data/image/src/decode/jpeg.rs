@@ -43,7 +43,8 @@ pub(super) fn decode(
     let scale = Scale::ALL.into_iter().find(|scale| may_shrink && scale.denominator() == shrink).unwrap_or_default();
     let shrink = scale.denominator();
     let (left, top) = (part.left / shrink, part.top / shrink);
-    let (right, bottom) = ((part.left + part.width).div_ceil(shrink), (part.top + part.height).div_ceil(shrink));
+    let right = (part.left + part.width).div_ceil(shrink);
+    let bottom = (part.top + part.height).div_ceil(shrink);
     let shown = Region { left, top, width: right - left, height: bottom - top };
     let stored = turn.stored(shown, width, height);
     let pixels = view.image.reshape(stored.width, stored.height)?;

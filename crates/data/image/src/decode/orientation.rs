@@ -151,7 +151,8 @@ pub(super) fn transpose(image: &mut Image, Orientation(orientation): Orientation
         }
         return Ok(());
     }
-    let (pixels, row_bytes) = (image.pixels_mut(), width * 3);
+    let pixels = image.pixels_mut();
+    let row_bytes = width * 3;
     match orientation {
         2 => flip_rows(pixels, row_bytes),
         // Both 2 and 4: every pixel in reverse order, as in one row of them all.

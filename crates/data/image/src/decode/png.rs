@@ -21,7 +21,8 @@ pub(super) fn decode(bytes: &[u8], convert_rgb: bool, image: &mut Image) -> Resu
     decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
     let header = decoder.read_header_info().map_err(damaged)?;
     let (width, height) = (header.width as usize, header.height as usize);
-    let (color, depth) = (header.color_type, header.bit_depth as u8);
+    let color = header.color_type;
+    let depth = header.bit_depth as u8;
     check_dimensions(width, height, bytes.len(), DENSEST)?;
     let wide_gray = color == ColorType::Grayscale && depth == 16;
     if wide_gray {

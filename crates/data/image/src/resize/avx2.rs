@@ -58,7 +58,8 @@ unsafe fn two_rows(
     // Red, green and blue of an output, of the upper row in the lower half.
     let sums = |output: usize| {
         let start = start(output);
-        let (mut low, mut high) = (_mm256_set1_epi32(HALF), _mm256_setzero_si256());
+        let mut low = _mm256_set1_epi32(HALF);
+        let mut high = _mm256_setzero_si256();
         for (step, [[low_first, high_first], [low_other, high_other]]) in
             pairs.of(output)[..each].as_chunks::<STEP>().0.iter().enumerate()
         {
@@ -67,7 +68,8 @@ unsafe fn two_rows(
                 let at = from.add(start + 12 * step);
                 _mm256_set_m128i(_mm_loadu_si128(at.add(stride).cast()), _mm_loadu_si128(at.cast()))
             };
-            let (first, other) = (_mm256_shuffle_epi8(pixels, first_two), _mm256_shuffle_epi8(pixels, other_two));
+            let first = _mm256_shuffle_epi8(pixels, first_two);
+            let other = _mm256_shuffle_epi8(pixels, other_two);
             let times = |pixels: __m256i, weights: &i32| _mm256_madd_epi16(pixels, _mm256_set1_epi32(*weights));
             low = _mm256_add_epi32(low, _mm256_add_epi32(times(first, low_first), times(other, low_other)));
             high = _mm256_add_epi32(high, _mm256_add_epi32(times(first, high_first), times(other, high_other)));
@@ -120,14 +122,17 @@ unsafe fn mix_rows(rows: &Rows, pairs: &[Pair], out: &mut [u8]) {
     // The last step overlaps the one before it.
     let end = out.len() - BLOCK;
     for at in (0..end).step_by(BLOCK).chain([end]) {
-        let (mut low, mut high) = ([_mm256_set1_epi32(HALF); 4], [zero; 4]);
+        let mut low = [_mm256_set1_epi32(HALF); 4];
+        let mut high = [zero; 4];
         for (number, &[low_weights, high_weights]) in pairs.iter().enumerate() {
             let row = |row: usize| {
                 // SAFETY: the caller's promise.
                 unsafe { _mm256_loadu_si256(rows.at(row).add(at).cast()) }
             };
-            let (first, second) = (row(2 * number), row(2 * number + 1));
-            let (left, right) = (_mm256_unpacklo_epi8(first, second), _mm256_unpackhi_epi8(first, second));
+            let first = row(2 * number);
+            let second = row(2 * number + 1);
+            let left = _mm256_unpacklo_epi8(first, second);
+            let right = _mm256_unpackhi_epi8(first, second);
             let words = [
                 _mm256_unpacklo_epi8(left, zero),
                 _mm256_unpackhi_epi8(left, zero),

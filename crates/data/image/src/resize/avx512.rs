@@ -112,7 +112,8 @@ unsafe fn four_rows(from: *const u8, stride: usize, groups: &Groups, each: usize
         let sums = |row: usize| {
             // SAFETY: the caller's promise.
             let bytes = unsafe { _mm512_loadu_si512(from.add(row + group.from).cast()) };
-            let (mut low, mut high) = (_mm512_set1_epi32(HALF), _mm512_setzero_si512());
+            let mut low = _mm512_set1_epi32(HALF);
+            let mut high = _mm512_setzero_si512();
             let mut places = places;
             for [low_weights, high_weights] in weights {
                 // Two colours of neighbouring pixels, as numbers of 16 bits.
@@ -149,7 +150,8 @@ const IN_ROWS: [u8; VECTOR] = {
     let mut order = [0; VECTOR];
     let mut at = 0;
     while at < VECTOR {
-        let (row, sum) = (at / 16, at % 16);
+        let row = at / 16;
+        let sum = at % 16;
         order[at] = (sum / 4 * 16 + row * 4 + sum % 4) as u8;
         at += 1;
     }
@@ -188,14 +190,17 @@ unsafe fn mix_rows(rows: &Rows, pairs: &[Pair], out: &mut [u8]) {
     // The last step overlaps the one before it.
     let end = out.len() - VECTOR;
     for at in (0..end).step_by(VECTOR).chain([end]) {
-        let (mut low, mut high) = ([_mm512_set1_epi32(HALF); 4], [zero; 4]);
+        let mut low = [_mm512_set1_epi32(HALF); 4];
+        let mut high = [zero; 4];
         for (number, &[low_weights, high_weights]) in pairs.iter().enumerate() {
             let row = |row: usize| {
                 // SAFETY: the caller's promise.
                 unsafe { _mm512_loadu_si512(rows.at(row).add(at).cast()) }
             };
-            let (first, second) = (row(2 * number), row(2 * number + 1));
-            let (left, right) = (_mm512_unpacklo_epi8(first, second), _mm512_unpackhi_epi8(first, second));
+            let first = row(2 * number);
+            let second = row(2 * number + 1);
+            let left = _mm512_unpacklo_epi8(first, second);
+            let right = _mm512_unpackhi_epi8(first, second);
             let words = [
                 _mm512_unpacklo_epi8(left, zero),
                 _mm512_unpackhi_epi8(left, zero),

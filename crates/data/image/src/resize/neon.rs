@@ -128,7 +128,8 @@ unsafe fn mix_rows(from: *const u8, stride: usize, weights: &[i32], out: &mut [u
         for (row, &weight) in weights.iter().enumerate() {
             // SAFETY: the caller's promise.
             let bytes = unsafe { vld1q_u8(from.add(row * stride + at)) };
-            let (left, right) = (vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes));
+            let left = vmovl_u8(vget_low_u8(bytes));
+            let right = vmovl_high_u8(bytes);
             let [a, b] = [left, right].map(|words| [vmovl_u16(vget_low_u16(words)), vmovl_high_u16(words)]);
             for (sum, bytes) in sums.iter_mut().zip([a[0], a[1], b[0], b[1]]) {
                 *sum = vmlaq_n_s32(*sum, vreinterpretq_s32_u32(bytes), weight);

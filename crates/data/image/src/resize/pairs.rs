@@ -50,7 +50,8 @@ impl Pairs {
             let weight = |at: usize| weights.get(at).copied().unwrap_or(0);
             let word = |first: i32, second: i32| first & 0xFFFF | second << 16;
             self.weights.extend((0..self.each).map(|pair| {
-                let (first, second) = (weight(2 * pair), weight(2 * pair + 1));
+                let first = weight(2 * pair);
+                let second = weight(2 * pair + 1);
                 [word(first & LOW_BITS, second & LOW_BITS), word(first >> LOW, second >> LOW)]
             }));
         }

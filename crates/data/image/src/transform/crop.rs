@@ -156,10 +156,12 @@ impl RandomCrop {
         // Along a side: the number of black pixels before the image, where the image begins, and the number of its
         // pixels.
         let side = |start: usize| {
-            let (before, from) = (padding.saturating_sub(start).min(size), start.saturating_sub(padding).min(size));
+            let before = padding.saturating_sub(start).min(size);
+            let from = start.saturating_sub(padding).min(size);
             (before, from, size - before.max(from))
         };
-        let ((above, top, rows), (before, left, columns)) = (side(square.top), side(square.left));
+        let (above, top, rows) = side(square.top);
+        let (before, left, columns) = side(square.left);
         canvas.replace(size, size, |image, _, out| {
             let source = image.pixels().chunks_exact(size * 3).skip(top).take(rows);
             for (out, row) in out.chunks_exact_mut(size * 3).skip(above).zip(source) {

@@ -40,14 +40,16 @@ impl EvalTransform {
 
     /// Dimensions after Resize: the longer side is truncated to a whole number, as in torchvision.
     pub fn resized(&self, width: usize, height: usize) -> (usize, usize) {
-        let (short, long) = (width.min(height).max(1), width.max(height));
+        let short = width.min(height).max(1);
+        let long = width.max(height);
         let long = (self.resize * long) as f64 / short as f64;
         if width <= height { (self.resize, long as usize) } else { (long as usize, self.resize) }
     }
 
     /// Where CenterCrop begins along a side of `length` pixels; negative if it must pad with black.
     fn crop_start(&self, length: usize) -> isize {
-        let (length, size) = (length as isize, self.size as isize);
+        let length = length as isize;
+        let size = self.size as isize;
         if length < size {
             // Padding puts the odd pixel at the end.
             return -((size - length) / 2);

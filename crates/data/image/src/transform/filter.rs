@@ -10,9 +10,12 @@ impl Canvas {
     /// Moves the pixels away from a smoothed image: a factor of 0 gives that one, 1 the same image, and more sharpens it. The
     /// pixels along the edges stay.
     pub fn adjust_sharpness(&mut self, factor: f64) {
-        let (width, height, factor) = (self.image().width(), self.image().height(), factor as f32);
+        let width = self.image().width();
+        let height = self.image().height();
+        let factor = factor as f32;
         self.replace(width, height, |before, _, after| {
-            let (before, row_bytes) = (before.pixels(), width * 3);
+            let before = before.pixels();
+            let row_bytes = width * 3;
             after.copy_from_slice(before);
             if width < 3 {
                 return;
@@ -36,8 +39,10 @@ impl Canvas {
     /// its mirror image beyond its edges. An even size counts as the next larger one.
     pub fn gaussian_blur(&mut self, kernel_size: usize, sigma: f64) {
         let (width, height) = (self.image().width(), self.image().height());
-        let (radius, row) = (kernel_size / 2, width * 3);
-        let (taps, padded) = (2 * radius + 1, (width + 2 * radius) * 3);
+        let radius = kernel_size / 2;
+        let row = width * 3;
+        let taps = 2 * radius + 1;
+        let padded = (width + 2 * radius) * 3;
         let mut floats = std::mem::take(&mut self.floats);
         floats.clear();
         floats.resize(taps + padded + row * height + row, 0.0);

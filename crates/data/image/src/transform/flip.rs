@@ -106,7 +106,8 @@ impl Transform for RandomVerticalFlip {
 
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {
         if random.unit() < self.probability {
-            let (row_bytes, rows) = (canvas.image().width() * 3, canvas.image().height());
+            let row_bytes = canvas.image().width() * 3;
+            let rows = canvas.image().height();
             let (upper, lower) = canvas.pixels_mut().split_at_mut(rows / 2 * row_bytes);
             let lower = lower.chunks_exact_mut(row_bytes).rev();
             upper.chunks_exact_mut(row_bytes).zip(lower).for_each(|(a, b)| a.swap_with_slice(b));

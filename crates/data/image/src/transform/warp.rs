@@ -53,7 +53,9 @@ impl Affine {
     /// `_get_inverse_affine_matrix`).
     fn inverse(&self, width: usize, height: usize) -> [f64; 6] {
         let Affine { angle, translate, scale, shear, center } = *self;
-        let (turn, x, y) = (angle.to_radians(), shear.0.to_radians(), shear.1.to_radians());
+        let turn = angle.to_radians();
+        let x = shear.0.to_radians();
+        let y = shear.1.to_radians();
         let (cx, cy) = center.unwrap_or((width as f64 * 0.5, height as f64 * 0.5));
         let a = (turn - y).cos() / y.cos();
         let b = -(turn - y).cos() * x.tan() / y.cos() - turn.sin();
@@ -78,11 +80,14 @@ impl Canvas {
 
     /// Turns the image about its middle by `angle` degrees, counterclockwise. Its dimensions stay.
     pub fn rotate(&mut self, angle: f64, interpolation: Interpolation) {
-        let (cx, cy) = (self.image().width() as f64 / 2.0, self.image().height() as f64 / 2.0);
+        let cx = self.image().width() as f64 / 2.0;
+        let cy = self.image().height() as f64 / 2.0;
         let angle = -angle.rem_euclid(360.0).to_radians();
         // Right angles are exact.
         let rounded = |number: f64| (number * 1e15).round_ties_even() / 1e15;
-        let (cos, sin, minus_sin) = (rounded(angle.cos()), rounded(angle.sin()), rounded(-angle.sin()));
+        let cos = rounded(angle.cos());
+        let sin = rounded(angle.sin());
+        let minus_sin = rounded(-angle.sin());
         let (x, y) = (cos * -cx + sin * -cy, minus_sin * -cx + cos * -cy);
         self.transform([cos, sin, x + cx, minus_sin, cos, y + cy], interpolation);
     }
@@ -170,7 +175,8 @@ fn paint(before: &Image, after: &mut [u8], interpolation: Interpolation, source:
             *pixel = match interpolation {
                 Interpolation::Nearest => pixels[y as usize * width + x as usize],
                 Interpolation::Bilinear => {
-                    let ((left, right, x), (top, bottom, y)) = (neighbours(x, width), neighbours(y, height));
+                    let (left, right, x) = neighbours(x, width);
+                    let (top, bottom, y) = neighbours(y, height);
                     let corners = [(top, left), (top, right), (bottom, left), (bottom, right)];
                     let [a, b, c, d] = corners.map(|(row, column)| pixels[row * width + column]);
                     let between = |from: f64, to: f64, part: f64| from + (to - from) * part;
@@ -197,7 +203,8 @@ fn perspective_map(corners: [[f64; 2]; 4], width: usize, height: usize) -> Optio
     let (right, bottom) = (width as f64 - 1.0, height as f64 - 1.0);
     let starts = [[0.0, 0.0], [right, 0.0], [right, bottom], [0.0, bottom]];
     let mut equations: [[f64; 9]; 8] = std::array::from_fn(|number| {
-        let ([x, y], start) = (corners[number / 2], starts[number / 2][number % 2]);
+        let [x, y] = corners[number / 2];
+        let start = starts[number / 2][number % 2];
         match number % 2 {
             0 => [x, y, 1.0, 0.0, 0.0, 0.0, -start * x, -start * y, start],
             _ => [0.0, 0.0, 0.0, x, y, 1.0, -start * x, -start * y, start],

@@ -59,7 +59,8 @@ fn decodes_as_pillow_does() {
 #[test]
 fn turns_images_as_pillow_does() {
     for case in cases("turned") {
-        let (file, options) = (text(&case, "file"), ReadOptions { exif_transpose: true, ..PLAIN });
+        let file = text(&case, "file");
+        let options = ReadOptions { exif_transpose: true, ..PLAIN };
         let ours = decode::open(fixture(file), options).unwrap();
         assert_eq!(difference(&ours, &pixels(text(&case, "expected"))), 0, "{file}");
         let stored = decode::open(fixture(file), PLAIN).unwrap();
@@ -108,7 +109,8 @@ fn resampling(case: &Value) -> Resampling {
 }
 
 fn evaluation(case: &Value) -> EvalTransform {
-    let (resize, resampling) = (number(case, "resize"), resampling(case));
+    let resize = number(case, "resize");
+    let resampling = resampling(case);
     EvalTransform { resize, resampling, ..EvalTransform::new(number(case, "size")) }
 }
 
@@ -132,7 +134,8 @@ fn ten_crops_as_torchvision_does() {
         let source = pixels(text(&case, "source"));
         let transform = evaluation(&case);
         let found = EvalCrop::several(10).unwrap().into_iter().map(|crop| {
-            let (mut view, mut pixels) = (ImageRegion::default(), vec![0; transform.size * transform.size * 3]);
+            let mut view = ImageRegion::default();
+            let mut pixels = vec![0; transform.size * transform.size * 3];
             let read = |image: &mut Image| {
                 image.clone_from(&source);
                 Ok::<(), ImageError>(())

@@ -26,7 +26,9 @@ fn mixtures_are_those_of_torchvision() {
     for line in text.lines() {
         let words: Vec<&str> = line.split(' ').collect();
         let number = |at: usize| words[at].parse::<f64>().unwrap();
-        let (size, share, expected) = (number(1) as usize, number(2), &words[words.len() - 2..]);
+        let size = number(1) as usize;
+        let share = number(2);
+        let expected = &words[words.len() - 2..];
         let mixture = match words[0] {
             "mixup" => Mixture::mixup(share),
             _ => Mixture::cutmix(share, (number(3) as usize, number(4) as usize), size),

@@ -38,7 +38,8 @@ fn shrunk_images_are_near_those_at_full_size() {
         assert_eq!(crop_resize.wanted(), RegionRequest { part: crop, shrink });
         let cut = |fast: bool| {
             let options = ReadOptions { fast, ..ReadOptions::default() };
-            let (mut view, mut out) = (ImageRegion::default(), vec![0; size * size * 3]);
+            let mut view = ImageRegion::default();
+            let mut out = vec![0; size * size * 3];
             decode::read_part(&path, options, &|_, _| crop_resize.wanted(), &mut view).unwrap();
             Resizer::new().crop_resize(&view, &crop_resize, &mut out);
             out
@@ -72,7 +73,8 @@ proptest! {
             let start = (start * length as f64) as usize;
             (start, 1 + (share * (length - start - 1) as f64) as usize)
         };
-        let ((left, across), (top, down)) = (inside(to_width, part[0], part[1]), inside(to_height, part[2], part[3]));
+        let (left, across) = inside(to_width, part[0], part[1]);
+        let (top, down) = inside(to_height, part[2], part[3]);
         let part = CropBox { left, top, width: across, height: down };
         let resampling = if bicubic { Resampling::Bicubic } else { Resampling::Bilinear };
         let crop_resize = CropResize { crop: CropBox::whole(width, height), full: (to_width, to_height), part, resampling };

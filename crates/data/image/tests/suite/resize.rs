@@ -67,7 +67,8 @@ fn resize_rows(image: &Plain, target: usize, bicubic: bool) -> Plain {
 /// Both passes, in the order that Pillow 13 chooses.
 fn resize_plainly(image: &Plain, width: usize, height: usize, bicubic: bool) -> Plain {
     let across = |image: &Plain| transpose(&resize_rows(&transpose(image), height, bicubic));
-    let (saved_rows, saved_columns) = (image.len() as i64 - height as i64, image[0].len() as i64 - width as i64);
+    let saved_rows = image.len() as i64 - height as i64;
+    let saved_columns = image[0].len() as i64 - width as i64;
     if saved_rows > 0 && saved_rows > 2 * saved_columns {
         resize_rows(&across(image), width, bicubic)
     } else {
@@ -102,7 +103,8 @@ proptest! {
         bicubic: bool,
     ) {
         let image = noise(width, height, seed);
-        let (crop, part) = (inside(width, height, crop), inside(to_width, to_height, part));
+        let crop = inside(width, height, crop);
+        let part = inside(to_width, to_height, part);
         let expected = bytes(&resize_plainly(&plain(&image, crop), to_width, to_height, bicubic), part);
         let resampling = if bicubic { Resampling::Bicubic } else { Resampling::Bilinear };
         let crop_resize = CropResize { crop, full: (to_width, to_height), part, resampling };
@@ -128,9 +130,12 @@ proptest! {
         let flips = RandomHorizontalFlip { probability: f64::from(u8::from(flip)) };
         flips.apply(&mut canvas, &mut draws(5, 1, index));
         for (at, &byte) in canvas.image().pixels().iter().enumerate() {
-            let (y, x, channel) = (at / 3 / size, at / 3 % size, at % 3);
+            let y = at / 3 / size;
+            let x = at / 3 % size;
+            let channel = at % 3;
             let x = if flip { size - 1 - x } else { x };
-            let (x, y) = ((x + crop.left).wrapping_sub(padding), (y + crop.top).wrapping_sub(padding));
+            let x = (x + crop.left).wrapping_sub(padding);
+            let y = (y + crop.top).wrapping_sub(padding);
             // numpy.pad(mode="reflect")
             let mirrored = |at: usize| match (at as isize).unsigned_abs() {
                 inside if inside < size => inside,
@@ -204,7 +209,8 @@ fn alternating_flips() {
 fn views_of_an_image() {
     let image = Image::new(4, 4, (0..48).collect()).unwrap();
     let found = EvalCrop::views("flip+shift").unwrap().into_iter().map(|crop| {
-        let (mut view, mut pixels) = (ImageRegion::default(), vec![0; 48]);
+        let mut view = ImageRegion::default();
+        let mut pixels = vec![0; 48];
         view.whole(|to: &mut Image| {
             to.clone_from(&image);
             Ok::<(), enmasse_image::ImageError>(())
@@ -253,7 +259,8 @@ fn squares_lie_anywhere_in_the_margins() {
 #[test]
 fn images_of_the_right_size_are_copied() {
     let image = noise(32, 32, 5);
-    let (mut resizer, mut out) = (Resizer::new(), vec![0; 32 * 32 * 3]);
+    let mut resizer = Resizer::new();
+    let mut out = vec![0; 32 * 32 * 3];
     EvalTransform { resize: 32, ..EvalTransform::new(32) }.fit(&image, &mut resizer, &mut out);
     assert_eq!(out, image.pixels());
     let mut canvas = Canvas::new(image.clone());

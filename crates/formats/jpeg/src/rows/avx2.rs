@@ -79,7 +79,8 @@ fn in_steps(
 #[inline]
 #[target_feature(enable = "avx2")]
 fn convert([y, cb, cr]: [__m256i; 3]) -> [__m256i; 3] {
-    let (zero, middle) = (_mm256_setzero_si256(), _mm256_set1_epi8(-128));
+    let zero = _mm256_setzero_si256();
+    let middle = _mm256_set1_epi8(-128);
     let (b, r) = (_mm256_xor_si256(cb, middle), _mm256_xor_si256(cr, middle));
     let twice = |high_bytes| _mm256_srai_epi16::<7>(high_bytes);
     let low =

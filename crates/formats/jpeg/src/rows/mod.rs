@@ -242,7 +242,8 @@ mod tests {
     proptest! {
         #[test]
         fn levels_agree(width in 1usize..150, samples in prop::collection::vec(any::<u8>(), 3 * 152), bias in 1u16..3) {
-            let (best, plain) = (SimdLevel::default(), SimdLevel::Plain);
+            let best = SimdLevel::default();
+            let plain = SimdLevel::Plain;
             let run = |level: SimdLevel, kernel: Kernel| {
                 let mut out = vec![0; 3 * 150];
                 let rows = [0, 1, 2].map(|row| &samples[row * 152..][..width + 2]);

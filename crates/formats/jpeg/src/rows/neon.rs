@@ -47,7 +47,9 @@ fn in_steps(
 #[target_feature(enable = "neon")]
 fn convert([y, cb, cr]: [uint8x8_t; 3]) -> [uint8x8_t; 3] {
     let twice = |x| vshll_n_s8::<1>(vreinterpret_s8_u8(veor_u8(x, vdup_n_u8(0x80))));
-    let (y, b, r) = (vreinterpretq_s16_u16(vmovl_u8(y)), twice(cb), twice(cr));
+    let y = vreinterpretq_s16_u16(vmovl_u8(y));
+    let b = twice(cb);
+    let r = twice(cr);
     let mixed = |b, r| vrshrn_n_s32::<16>(vmlal_n_s16(vmull_n_s16(b, -11_277), r, -23_401));
     let green = vcombine_s16(mixed(vget_low_s16(b), vget_low_s16(r)), mixed(vget_high_s16(b), vget_high_s16(r)));
     let (red, blue) = (vqrdmulhq_n_s16(r, 22_971), vqrdmulhq_n_s16(b, 29_033));

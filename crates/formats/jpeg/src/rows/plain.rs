@@ -20,7 +20,9 @@ pub(super) fn rows(rows: [&[u8]; 2], bias: u16, wide: &mut [u8]) {
 pub(super) fn both([near, far]: [&[u8]; 2], wide: &mut [u8]) {
     let mix = |near: u8, far: u8| 3 * u16::from(near) + u16::from(far);
     for ((near, far), out) in near.windows(3).zip(far.windows(3)).zip(wide.as_chunks_mut::<2>().0) {
-        let (before, here, after) = (mix(near[0], far[0]), mix(near[1], far[1]), mix(near[2], far[2]));
+        let before = mix(near[0], far[0]);
+        let here = mix(near[1], far[1]);
+        let after = mix(near[2], far[2]);
         *out = [((3 * here + before + 8) >> 4) as u8, ((3 * here + after + 7) >> 4) as u8];
     }
 }
@@ -28,7 +30,9 @@ pub(super) fn both([near, far]: [&[u8]; 2], wide: &mut [u8]) {
 #[inline(always)]
 pub(super) fn ycc_to_rgb([luma, blue, red]: [&[u8]; 3], out: &mut [u8]) {
     for (((&y, &cb), &cr), pixel) in luma.iter().zip(blue).zip(red).zip(out.as_chunks_mut::<3>().0) {
-        let (y, b, r) = (i32::from(y), i32::from(cb) - 128, i32::from(cr) - 128);
+        let y = i32::from(y);
+        let b = i32::from(cb) - 128;
+        let r = i32::from(cr) - 128;
         // Factors and halves of 16 fractional bits.
         let parts =
             [(91_881 * r + 32_768) >> 16, (-22_554 * b - 46_802 * r + 32_768) >> 16, (116_130 * b + 32_768) >> 16];

@@ -31,7 +31,8 @@ pub(super) struct Source<'a> {
 
 impl<'a> Pass<'a> {
     pub fn new(scan: Scan, data: &'a [u8], interval: usize) -> Self {
-        let (reader, previous) = (Reader::new(data), [0; MAX_COMPONENTS]);
+        let reader = Reader::new(data);
+        let previous = [0; MAX_COMPONENTS];
         Pass { scan, reader, previous, ended: 0, interval, left: interval, number: 0 }
     }
 

@@ -166,7 +166,8 @@ impl Memory {
         let Memory { dc, ac, coefficients, .. } = self;
         let scan = pass.scan;
         for part in scan.components() {
-            let (field, plane) = (&fields[part.component], &layout.planes[part.component]);
+            let field = &fields[part.component];
+            let plane = &layout.planes[part.component];
             let (across, down) = if scan.count == 1 { (1, 1) } else { (plane.across, plane.down) };
             let source = Source { component: part.component, dc: &dc[part.dc], ac: &ac[part.ac] };
             for block_row in row * down..(row + 1) * down {

@@ -87,7 +87,8 @@ pub(super) fn smooth(coefficients: &mut [Block], layout: &Layout, fields: &[Fiel
     }
     let mut firsts = Vec::new();
     for component in components {
-        let (field, down) = (fields[component], layout.planes[component].down);
+        let field = fields[component];
+        let down = layout.planes[component].down;
         let blocks = &mut coefficients[field.start..][..field.stride * layout.mcus_down * down];
         fit(&mut firsts, blocks.len(), 0)?;
         firsts.iter_mut().zip(&*blocks).for_each(|(first, block)| *first = block[0]);
@@ -98,7 +99,8 @@ pub(super) fn smooth(coefficients: &mut [Block], layout: &Layout, fields: &[Fiel
             // libjpeg counts all rows of blocks as if they were as many in each row of MCUs.
             let rows = if mcu_row + 1 < layout.mcus_down { down } else { (field.height - 1) % down + 1 };
             for row in 0..rows {
-                let (place, end) = (mcu_row * rows + row, rows * layout.mcus_down);
+                let place = mcu_row * rows + row;
+                let end = rows * layout.mcus_down;
                 let around = [-2, -1, 0, 1, 2].map(|away| {
                     let other = place.saturating_add_signed(away).min(end - 1);
                     (mcu_row * down + row + other - place) * field.stride
@@ -121,7 +123,8 @@ fn estimate(known: &Known, factors: &Zigzag<i16>, first: impl Fn(usize, usize) -
     let is_alone = known.0[1..].iter().all(|&missing| missing < 0);
     let estimates = if is_alone { &ALONE[..] } else { &WITH_OTHERS };
     for &Estimate { k, kernel, turned } in estimates {
-        let (missing, coefficient) = (known.0[k], &mut block[usize::from(PLACES[k])]);
+        let missing = known.0[k];
+        let coefficient = &mut block[usize::from(PLACES[k])];
         if k > 0 && (missing == 0 || *coefficient != 0) {
             continue;
         }

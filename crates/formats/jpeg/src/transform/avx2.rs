@@ -80,10 +80,13 @@ fn butterfly<const SHIFT: i32>(even: __m256i, odd: __m256i) -> (__m256i, __m256i
 fn full<const SHIFT: i32>([x04, x26, x17, x53]: Pairs) -> [__m256i; 8] {
     let x40 = _mm256_or_si256(_mm256_slli_epi32::<16>(x04), _mm256_srli_epi32::<16>(x04));
     let first = |pairs| add(rounding::<SHIFT>(), pairs, 1 << BITS, 0);
-    let (sum, difference) = (first(_mm256_add_epi16(x04, x40)), first(_mm256_sub_epi16(x04, x40)));
-    let (outer, inner) = (mix(x26, 10_703, 4433), mix(x26, 4433, -10_704));
+    let sum = first(_mm256_add_epi16(x04, x40));
+    let difference = first(_mm256_sub_epi16(x04, x40));
+    let outer = mix(x26, 10_703, 4433);
+    let inner = mix(x26, 4433, -10_704);
     let sums = _mm256_add_epi16(x17, x53);
-    let (a, b) = (mix(sums, 9633, -6436), mix(sums, 6437, 9633));
+    let a = mix(sums, 9633, -6436);
+    let b = mix(sums, 6437, 9633);
     let (y0, y7) = butterfly::<SHIFT>(_mm256_add_epi32(sum, outer), add(b, x17, 4926, -7373));
     let (y1, y6) = butterfly::<SHIFT>(_mm256_add_epi32(difference, inner), add(a, x53, -20_995, 4177));
     let (y2, y5) = butterfly::<SHIFT>(_mm256_sub_epi32(difference, inner), add(b, x53, -4176, -20_995));
@@ -124,7 +127,8 @@ fn transpose(left: [__m256i; 4], right: [__m256i; 4]) -> Pairs {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn to_samples(columns: [__m256i; 4]) -> __m256i {
-    let (a, b) = (_mm256_packs_epi32(columns[0], columns[1]), _mm256_packs_epi32(columns[2], columns[3]));
+    let a = _mm256_packs_epi32(columns[0], columns[1]);
+    let b = _mm256_packs_epi32(columns[2], columns[3]);
     let order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
     let rows = _mm256_shuffle_epi8(_mm256_packs_epi16(a, b), order);
     _mm256_xor_si256(rows, _mm256_set1_epi8(-128))
@@ -145,7 +149,8 @@ unsafe fn inverse_8(group: &mut Group, targets: &[Target], samples: &mut [u8]) {
     for (blocks, targets) in in_twos(group, targets) {
         let [left, right] = load(blocks);
         let (left, right) = (halves(full::<11>(left)), halves(full::<11>(right)));
-        let ((a, b), (c, d)) = (four_rows(left[0], right[0]), four_rows(left[1], right[1]));
+        let (a, b) = four_rows(left[0], right[0]);
+        let (c, d) = four_rows(left[1], right[1]);
         for (at, rows) in [a, b, c, d].into_iter().enumerate() {
             let lanes = [_mm256_castsi256_si128(rows), _mm256_extracti128_si256::<1>(rows)];
             for (target, rows) in targets.iter().zip(lanes) {

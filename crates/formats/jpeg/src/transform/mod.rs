@@ -171,7 +171,8 @@ mod tests {
             transforms.push(Target { at: 0, stride: 8, edge: 8 });
             transforms.flush();
             for (at, &sample) in samples.iter().enumerate() {
-                let (y, x) = ((at / 8) as f64, (at % 8) as f64);
+                let y = (at / 8) as f64;
+                let x = (at % 8) as f64;
                 let wave = |frequency: usize, place: f64| {
                     let norm = if frequency == 0 { 0.5f64.sqrt() } else { 1.0 };
                     norm * ((2.0 * place + 1.0) * frequency as f64 * PI / 16.0).cos()

@@ -35,10 +35,14 @@ fn load(block: &Block) -> Lines {
     // SAFETY: eight numbers follow.
     let eight = |at: usize| unsafe { vld1q_s16(block[at * 8..][..8].as_ptr()) };
     let pair = |at: usize| {
-        let (left, right) = (eight(at), eight(at + 4));
+        let left = eight(at);
+        let right = eight(at + 4);
         [vuzp1q_s16(left, right), vuzp2q_s16(left, right)]
     };
-    let ([x0, x4], [x2, x6], [x1, x7], [x5, x3]) = (pair(0), pair(1), pair(2), pair(3));
+    let [x0, x4] = pair(0);
+    let [x2, x6] = pair(1);
+    let [x1, x7] = pair(2);
+    let [x5, x3] = pair(3);
     [x0, x4, x2, x6, x1, x7, x5, x3]
 }
 
@@ -77,9 +81,11 @@ fn butterfly<const SHIFT: i32>(even: int32x4_t, odd: int32x4_t) -> (int16x4_t, i
 fn full<const SHIFT: i32>([x0, x4, x2, x6, x1, x7, x5, x3]: [int16x4_t; 8]) -> [int16x4_t; 8] {
     let first = |x| vaddq_s32(rounding::<SHIFT>(), vshll_n_s16::<{ BITS as i32 }>(x));
     let (sum, difference) = (first(vadd_s16(x0, x4)), first(vsub_s16(x0, x4)));
-    let (outer, inner) = (mix(x2, 10_703, x6, 4433), mix(x2, 4433, x6, -10_704));
+    let outer = mix(x2, 10_703, x6, 4433);
+    let inner = mix(x2, 4433, x6, -10_704);
     let (z3, z4) = (vadd_s16(x3, x7), vadd_s16(x1, x5));
-    let (a, b) = (mix(z3, -6436, z4, 9633), mix(z3, 9633, z4, 6437));
+    let a = mix(z3, -6436, z4, 9633);
+    let b = mix(z3, 9633, z4, 6437);
     let (y0, y7) = butterfly::<SHIFT>(vaddq_s32(sum, outer), add(b, x1, 4926, x7, -7373));
     let (y1, y6) = butterfly::<SHIFT>(vaddq_s32(difference, inner), add(a, x3, 4177, x5, -20_995));
     let (y2, y5) = butterfly::<SHIFT>(vsubq_s32(difference, inner), add(b, x5, -4176, x3, -20_995));
@@ -104,7 +110,8 @@ fn half<const SHIFT: i32>([x0, _, x2, x6, x1, x7, x5, x3]: [int16x4_t; 8]) -> [i
 #[inline]
 #[target_feature(enable = "neon")]
 fn eight<const N: usize>(lines: Lines, transform: impl Fn([int16x4_t; 8]) -> [int16x4_t; N]) -> [int16x8_t; N] {
-    let (low, high) = (transform(lines.map(|x| vget_low_s16(x))), transform(lines.map(|x| vget_high_s16(x))));
+    let low = transform(lines.map(|x| vget_low_s16(x)));
+    let high = transform(lines.map(|x| vget_high_s16(x)));
     std::array::from_fn(|at| vcombine_s16(low[at], high[at]))
 }
 

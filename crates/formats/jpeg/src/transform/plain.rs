@@ -70,7 +70,8 @@ fn butterflies<const H: usize, const N: usize>(even: [i32; H], odd: [i32; H]) ->
 /// `jpeg_idct_islow`: 8 samples.
 fn full(x: [i16; 8]) -> [i32; 8] {
     let (sum, difference) = (x[0].wrapping_add(x[4]), x[0].wrapping_sub(x[4]));
-    let (outer, inner) = (mix([(x[2], 10_703), (x[6], 4433)]), mix([(x[2], 4433), (x[6], -10_704)]));
+    let outer = mix([(x[2], 10_703), (x[6], 4433)]);
+    let inner = mix([(x[2], 4433), (x[6], -10_704)]);
     let (sum, difference) = (i32::from(sum) << BITS, i32::from(difference) << BITS);
     let even = [
         sum.wrapping_add(outer),
@@ -79,7 +80,8 @@ fn full(x: [i16; 8]) -> [i32; 8] {
         sum.wrapping_sub(outer),
     ];
     let (z3, z4) = (x[3].wrapping_add(x[7]), x[1].wrapping_add(x[5]));
-    let (a, b) = (mix([(z3, -6436), (z4, 9633)]), mix([(z3, 9633), (z4, 6437)]));
+    let a = mix([(z3, -6436), (z4, 9633)]);
+    let b = mix([(z3, 9633), (z4, 6437)]);
     let odd = [
         mix([(x[1], 4926), (x[7], -7373)]).wrapping_add(b),
         mix([(x[3], 4177), (x[5], -20_995)]).wrapping_add(a),

@@ -232,7 +232,9 @@ mod tests {
     #[test]
     fn every_way_to_make_a_tensor() {
         let check = |value: Object, element: ElementType| {
-            let (storage, shape, stride) = ("7".to_owned(), vec![2, 3], vec![3, 1]);
+            let storage = "7".to_owned();
+            let shape = vec![2, 3];
+            let stride = vec![3, 1];
             let expected = TensorView { storage, element, offset: 2, shape, stride };
             assert!(is_tensor(&value));
             assert_eq!(tensor(&value), Ok(Some(expected)));

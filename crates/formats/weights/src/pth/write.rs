@@ -94,7 +94,8 @@ fn pickle<T: Tensors + ?Sized>(tensors: &T, storages: &[Storage]) -> Vec<u8> {
         (Object::from(name), Object::call(Object::global("torch._utils", "_rebuild_tensor_v2"), arguments))
     };
     let entries = storages.iter().enumerate().map(entry).collect();
-    let (function, arguments) = (ordered_dict(), Object::Tuple([].into()));
+    let function = ordered_dict();
+    let arguments = Object::Tuple([].into());
     let state_dict = Call { function, arguments, state: None, elements: Vec::new(), entries };
     enmasse_pickle::write(&Object::Call(state_dict.into()))
 }

@@ -113,7 +113,8 @@ fn directory(source: &Source) -> Result<HashMap<String, Entry>, WeightsError> {
         let (_comment, after) = after.split_at_checked(number::<2>(header, 32) as usize).ok_or_else(damaged)?;
         rest = after;
         let [len, packed, header_offset] = wide_sizes(header, extra).ok_or_else(damaged)?;
-        let (flags, method) = (number::<2>(header, 8) as u16, number::<2>(header, 10) as u16);
+        let flags = number::<2>(header, 8) as u16;
+        let method = number::<2>(header, 10) as u16;
         let name = String::from_utf8(name.to_vec()).map_err(|_| damaged())?;
         if entries.insert(name, Entry { flags, method, packed, len, header: header_offset }).is_some() {
             return Err(source.damaged("it has two parts with the same name"));

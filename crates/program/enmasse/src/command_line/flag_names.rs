@@ -7,7 +7,8 @@ use enmasse_train::{Setting, SettingSource};
 
 /// The text with flags in place of settings between backticks. Other text between backticks stays.
 pub fn with_flags(text: &str) -> String {
-    let (mut said, mut rest) = (String::with_capacity(text.len()), text);
+    let mut said = String::with_capacity(text.len());
+    let mut rest = text;
     while let Some(open) = rest.find('`') {
         let inner = &rest[open + 1..];
         let Some(length) = inner.find('`') else { break };

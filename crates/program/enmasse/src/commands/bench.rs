@@ -81,7 +81,8 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
     let times =
         StepTimes::measure(program.as_mut(), memory.as_ref(), &config.train, (batch, classes), steps, profiled)?;
     let StepTimes { start, first, latency, .. } = times;
-    let (median, least) = (times.median(), times.windows.first().copied().unwrap_or(0.0));
+    let median = times.median();
+    let least = times.windows.first().copied().unwrap_or(0.0);
     let images_per_second = batch as f64 / median * 1e3;
     let peak = peak_rss_bytes();
     let plan = program.plans().plan(mode).unwrap_or(&program.plans().evaluate);
@@ -153,7 +154,8 @@ fn program(
             };
             return Ok(device.target().compile_evaluation(&|x| model.forward(x, classes), &options)?);
         }
-        let (preparation, objective) = (Preparation::new(&config.train, DataKind::Folder), Objective::default());
+        let preparation = Preparation::new(&config.train, DataKind::Folder);
+        let objective = Objective::default();
         let forward = |x, classes| model.forward(x, classes);
         let config = TrainConfig { batch: Some(batch), ..config.train.clone() };
         compile_plans(&config, &preparation, &forward, &objective, classes, shards, &device.target())

@@ -233,7 +233,8 @@ impl Request {
 
     /// An error for flags that are about classes, where the weights predict something else.
     fn check_task(&self) -> Result<(), Failure> {
-        let (kind, shown) = (self.weights.classifier.kind(), &self.shown);
+        let kind = self.weights.classifier.kind();
+        let shown = &self.shown;
         let of_classes = [
             ("confusion", shown.confusion.is_some()),
             ("mistakes", shown.mistakes.is_some()),

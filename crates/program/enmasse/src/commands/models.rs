@@ -76,7 +76,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
                 "weights": known, "images_per_second": rate
             })),
             false => {
-                let (parameters, images) = (grouped(parameters as u64), format!("{size}x{size}"));
+                let parameters = grouped(parameters as u64);
+                let images = format!("{size}x{size}");
                 let top1 = top1.map_or(String::new(), |top1| format!("{top1:.1}"));
                 let rate = rate.map_or(String::new(), |rate| format!("  {rate:>8.1}"));
                 let others = known.len().saturating_sub(1);

@@ -89,7 +89,8 @@ fn print_plans(
     let plan = printed(plans, evaluates);
     let algorithms = device.algorithms(plan).map_err(Failure::error)?;
     let text = plan.annotated(&algorithms);
-    let (hosting, of_first) = (Hosting::of(map, 0), plans.clone().of_rank(0));
+    let hosting = Hosting::of(map, 0);
+    let of_first = plans.clone().of_rank(0);
     let memory = device.memory(&of_first, &hosting).map_err(Failure::error)?;
     let memory = memory_table(plan, &of_first, memory);
     let work = device.work(plans, &hosting, plan.mode).map_err(Failure::error)?;
@@ -123,7 +124,8 @@ fn roofline_of(name: &str, mut config: RunConfig, classes: usize, evaluates: boo
 /// The plans of each part, if the model is cut.
 fn parts(config: &TrainConfig, classes: usize, shards: usize, target: &Target) -> Result<Vec<Plans>, Failure> {
     let model = enmasse_models::find(&config.model).map_err(Failure::usage)?;
-    let (preparation, objective) = (Preparation::new(config, DataKind::Folder), Objective::default());
+    let preparation = Preparation::new(config, DataKind::Folder);
+    let objective = Objective::default();
     let forward = |x, classes| model.forward(x, classes);
     Ok(compile_parts(config, &preparation, &forward, &objective, classes, shards, target)?)
 }

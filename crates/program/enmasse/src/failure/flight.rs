@@ -24,8 +24,9 @@ pub fn warn(group: &Group) {
 /// Writes the rank's record next to its log when the group fails. Without logs, no run has begun. A rank that was asked
 /// to stop writes no record.
 pub fn keep_flight(group: &Group, run: &Path) {
-    let (rank, recorder, path) =
-        (group.rank(), group.flight_recorder().clone(), flight_record::path(run, group.rank()));
+    let rank = group.rank();
+    let recorder = group.flight_recorder().clone();
+    let path = flight_record::path(run, group.rank());
     group.observe(move |event| {
         let GroupEvent::Failed(cause) = event else { return };
         let is_run = path.parent().is_some_and(Path::is_dir);

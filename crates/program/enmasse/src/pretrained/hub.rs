@@ -144,12 +144,14 @@ impl Repository {
         let sha256 = listed["lfs"]["sha256"].as_str();
         let sha256 = sha256.filter(|digest| digest.len() == 64 && is_hexadecimal(digest));
         let sha256 = sha256.ok_or_else(|| format!("the hub does not tell the SHA-256 of {chosen}"))?.to_owned();
-        let (blobs, snapshot) = (folder.join("blobs"), folder.join("snapshots").join(commit));
+        let blobs = folder.join("blobs");
+        let snapshot = folder.join("snapshots").join(commit);
         let place = |file: &str| format!("{}/{}/resolve/{commit}/{file}", folders::hub_endpoint(), self.name);
         let text = |name| sibling(name).map(|listed| Text::fetch(name, listed, &place(name), fetcher)).transpose();
         // Without its readme a repository has no licence.
         let texts = [text(CONFIG)?, text(README).ok().flatten()];
-        let (target, locks) = (blobs.join(&sha256), folder.with_file_name(".locks"));
+        let target = blobs.join(&sha256);
+        let locks = folder.with_file_name(".locks");
         let lock = locks.join(folder.file_name().unwrap_or_default()).join(format!("{sha256}.lock"));
         let part = blobs.join(format!("{sha256}.incomplete"));
         let bytes = listed["size"].as_u64().or(listed["lfs"]["size"].as_u64());

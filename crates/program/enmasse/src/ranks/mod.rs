@@ -179,14 +179,16 @@ impl Rank {
         let place = format!("{host}:{}, {}{near}", std::process::id(), device.name());
         let Some(group) = &self.group else { return Ok(vec![format!("not distributed: {place}")]) };
         let own = format!("rank {} of {}, {place}", group.rank(), group.world_size());
-        let (all, ways) = (self.gather(own.clone())?, device.ways(group).map_err(Failure::error)?);
+        let all = self.gather(own.clone())?;
+        let ways = device.ways(group).map_err(Failure::error)?;
         Ok(if self.is_first() { [all, ways].concat() } else { vec![own] })
     }
 }
 
 /// The cores that this thread may use, and those of them that are near a device, if not all are.
 fn near(device: &dyn Device) -> Option<(Cores, NearProcessors)> {
-    let (address, cores) = (device.bus_address()?, Cores::available()?);
+    let address = device.bus_address()?;
+    let cores = Cores::available()?;
     let near = NearProcessors::of_pci(&address, &cores.numbers().collect::<Vec<_>>())?;
     Some((cores, near))
 }

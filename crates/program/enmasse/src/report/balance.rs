@@ -35,7 +35,8 @@ fn some_of(labels: &[usize], classes: &[String], [one, several]: [&str; 2]) -> O
         return None;
     }
     let names = labels.iter().map(|&label| classes.get(label).cloned().unwrap_or_else(|| label.to_string()));
-    let (of, what) = (counted(classes.len(), "class"), if labels.len() == 1 { one } else { several });
+    let of = counted(classes.len(), "class");
+    let what = if labels.len() == 1 { one } else { several };
     Some(format!("{} of {of} {what}: {}", labels.len(), listed(names, MAX_NAMED)))
 }
 

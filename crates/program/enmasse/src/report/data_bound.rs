@@ -56,7 +56,9 @@ impl DataBound {
         }
         self.told = Some(share);
         let who = if record.world_size > 1 { "the slowest rank" } else { "training" };
-        let (epoch, percent, remedy) = (record.epoch + 1, share * 100.0, self.remedy(idle));
+        let epoch = record.epoch + 1;
+        let percent = share * 100.0;
+        let remedy = self.remedy(idle);
         Some(format!("data-bound: in epoch {epoch}, {who} waited for images {percent:.0} % of the time; {remedy}"))
     }
 

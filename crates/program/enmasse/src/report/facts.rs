@@ -48,7 +48,8 @@ pub fn facts(started: &Started) -> Vec<String> {
     let cut = started.cut.as_ref().and_then(|cut| cut_layers(cut, started.parameters));
     let of_memory = memory(&started.memory).into_iter().chain(started.recomputed.as_ref().map(recomputation));
     lines.splice(1..1, cut.into_iter().chain(of_memory));
-    let (batch, global_batch) = (grouped(started.batch as u64), grouped(started.global_batch as u64));
+    let batch = grouped(started.batch as u64);
+    let global_batch = grouped(started.global_batch as u64);
     let mut batch = match started.shards == started.world_size {
         true => format!("batch:    {batch} per rank, {global_batch} in all"),
         false => format!(
@@ -68,7 +69,8 @@ pub fn facts(started: &Started) -> Vec<String> {
         lines.push(format!("limit:    an epoch trains on {steps} of its {all} batches"));
     }
     if started.evaluated_samples < validation_samples {
-        let (taken, all) = (grouped(started.evaluated_samples as u64), grouped(validation_samples as u64));
+        let taken = grouped(started.evaluated_samples as u64);
+        let all = grouped(validation_samples as u64);
         lines.push(format!("limit:    validation evaluates {taken} of its {all} images, evenly spaced"));
     }
     if let Some(run) = &started.run {
@@ -306,7 +308,8 @@ metrics:  metrics.jsonl lacks 1 record of the 2 epochs before; the charts lack t
             "base":106954752},"run":"runs/a","resumed":{"epoch":2,"samples":64}}"#;
         let line: Vec<&str> = line.lines().map(str::trim).collect();
         assert_eq!(RunEvent::Start(&started).to_line(), line.concat(), "the keys and their order are a contract");
-        let (layers, bytes) = (vec!["layer1.0.conv1".to_owned(); 9], [(868 << 20) - 1, 512 << 20]);
+        let layers = vec!["layer1.0.conv1".to_owned(); 9];
+        let bytes = [(868 << 20) - 1, 512 << 20];
         let recomputed = Some(Recomputed { layers, blocks: 16, bytes, flops: [1000, 1214] });
         let again = Started { recomputed, ..started.clone() };
         let expected = "memory:   recompute 9 of 16 blocks: 868 MiB -> 512 MiB of the plan, 21 % more operations";

@@ -130,7 +130,8 @@ impl Reporter {
             output.text(format_args!("predict:  enmasse predict {run} IMAGE..."));
         }
         // Scripts and people look for the time in the last line.
-        let (mut memory, files) = (mebibytes(done.peak_rss_bytes as usize), mebibytes(done.run_bytes as usize));
+        let mut memory = mebibytes(done.peak_rss_bytes as usize);
+        let files = mebibytes(done.run_bytes as usize);
         if self.world_size > 1 {
             memory.push_str(&format!(" over {} ranks", self.world_size));
         }
@@ -161,7 +162,8 @@ impl Reporter {
     pub fn stopped(mut self, run: Option<&Path>, epoch: u64, samples: u64) -> Result<(), Failure> {
         self.facts(self.skipped.line());
         let run = run.unwrap_or(Path::new(""));
-        let (images, command) = (counted(samples as usize, "image"), resume_command(run));
+        let images = counted(samples as usize, "image");
+        let command = resume_command(run);
         let text = match epoch < self.course.epochs {
             true => format!("stopped in epoch {}, after {images}; continue with: {command}", epoch + 1),
             false => format!("stopped in the test at the end; continue with: {command}"),
@@ -260,7 +262,8 @@ impl Callback for Reporter {
         let lines =
             self.introduction.drain(..).chain(facts(started)).chain(self.settings.drain(..)).collect::<Vec<_>>();
         self.facts(lines);
-        let (global_batch, validation) = (started.global_batch as u64, started.evaluated_samples as u64);
+        let global_batch = started.global_batch as u64;
+        let validation = started.evaluated_samples as u64;
         self.validations.begin(&started.classes);
         self.world_size = started.world_size;
         self.course = Course { global_batch, validation, ..self.course };
@@ -361,7 +364,8 @@ fn survival_line(survival: &Survival) -> String {
 impl Reporter {
     /// Draws the line of progress again, if that is due.
     fn draw(&mut self, progress: &Progress) {
-        let (now, is_new) = (Instant::now(), self.meter.is_new_part(progress));
+        let now = Instant::now();
+        let is_new = self.meter.is_new_part(progress);
         let view = self.meter.step(progress, now);
         let is_due = self.drawn.is_none_or(|drawn| now.saturating_duration_since(drawn) >= REDRAW);
         let is_first_estimate = view.has_estimate() && !self.estimated;
@@ -373,7 +377,8 @@ impl Reporter {
 
     fn step(&mut self, record: &StepRecord) {
         let StepRecord { epoch, step, loss, learning_rate, images_per_second, .. } = *record;
-        let (place, rate) = (format!("epoch {}/{}", epoch + 1, self.course.epochs), short(learning_rate));
+        let place = format!("epoch {}/{}", epoch + 1, self.course.epochs);
+        let rate = short(learning_rate);
         let speed = speed(images_per_second).map_or_else(String::new, |speed| format!("  {speed}"));
         self.line(LineKind::Figure, format!("{place}  step {step}  loss {loss:.4}  lr {rate}{speed}"));
         self.event(RunEvent::Step(record));
@@ -405,8 +410,8 @@ fn epoch_lines(record: &EpochRecord, balanced: Option<String>, epochs: u64) -> V
     let metrics = (!metrics.is_empty()).then(|| format!("  {metrics}"));
     let part = record.partial.then(|| "    a part of the epoch, up to --max-steps".to_owned());
     let skipped = record.loss_scale.filter(|_| record.skipped_steps > 0).map(|scale| {
-        let (steps, verb) =
-            (counted(record.skipped_steps as usize, "step"), if record.skipped_steps == 1 { "was" } else { "were" });
+        let steps = counted(record.skipped_steps as usize, "step");
+        let verb = if record.skipped_steps == 1 { "was" } else { "were" };
         format!("    {steps} {verb} skipped: gradients overflowed f16; loss scale now {scale}")
     });
     std::iter::once(record.summary(epochs)).chain(metrics).chain(skipped).chain(part).collect()

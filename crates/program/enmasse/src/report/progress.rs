@@ -235,7 +235,9 @@ mod tests {
     use super::*;
 
     fn progress(epoch: u64, validating: bool, optimizer_step: u64, samples: u64) -> Progress {
-        let (total, step_loss, loss) = (if validating { 30 } else { 100 }, 0.5, 0.5);
+        let total = if validating { 30 } else { 100 };
+        let step_loss = 0.5;
+        let loss = 0.5;
         let images_per_second = f64::NAN;
         let learning_rate = 0.1;
         Progress {
@@ -338,7 +340,8 @@ mod tests {
 
     #[test]
     fn an_evaluation_alone() {
-        let (began, mut meter) = (Instant::now(), Meter::new(Course::default()));
+        let began = Instant::now();
+        let mut meter = Meter::new(Course::default());
         assert!(!meter.step(&progress(0, true, 0, 15), began).has_estimate());
         let view = meter.step(&progress(0, true, 0, 20), began + Duration::from_secs(1));
         assert_eq!((view.what.as_str(), view.pace, view.run_left), ("evaluation", Some((5.0, 2.0)), None));

@@ -34,7 +34,9 @@ impl Stragglers {
             Some(_) => ", and was never faster".to_owned(),
             None => String::new(),
         };
-        let (epoch, percent, host) = (epoch + 1, 100.0 * waited, one_line(host));
+        let epoch = epoch + 1;
+        let percent = 100.0 * waited;
+        let host = one_line(host);
         Some(format!(
             "straggler: in epoch {epoch}, rank {rank} on {host} took {times:.1} times as long as the others, who waited \
              {percent:.0} % of the time for it; it lost the time {work}{history}: look at {remedy}"

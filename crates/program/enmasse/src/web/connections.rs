@@ -44,7 +44,8 @@ pub async fn serve(
 ) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
-    let (slots, graceful) = (Arc::new(Semaphore::new(most)), GracefulShutdown::new());
+    let slots = Arc::new(Semaphore::new(most));
+    let graceful = GracefulShutdown::new();
     let ended = Arc::new(Notify::new());
     let mut http = Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);

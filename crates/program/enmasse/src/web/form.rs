@@ -20,7 +20,8 @@ pub fn files<'a>(kind: &str, body: &'a [u8]) -> Vec<FormFile<'a>> {
     let line = format!("\r\n--{boundary}");
     let first = find(body, &line.as_bytes()[2..]).filter(|_| (1..=MAX_BOUNDARY).contains(&boundary.len()));
     let Some(first) = first else { return Vec::new() };
-    let (mut files, mut rest) = (Vec::new(), &body[first + line.len() - 2..]);
+    let mut files = Vec::new();
+    let mut rest = &body[first + line.len() - 2..];
     while let Some(end) = find(rest, line.as_bytes()) {
         if let Some(head) = find(&rest[..end], b"\r\n\r\n") {
             files.push(FormFile { name: name(&rest[..head]), content: &rest[head + 4..end] });

@@ -20,7 +20,8 @@ impl Request {
     /// The request with this head. None if it names several hosts, of which the browser and this program might take different ones.
     pub fn new(head: Parts) -> Option<Self> {
         let is_clear = head.headers.get_all(HOST).iter().count() < 2;
-        let (method, path) = (head.method.clone(), head.uri.path().to_owned());
+        let method = head.method.clone();
+        let path = head.uri.path().to_owned();
         is_clear.then(|| Request { method, path, head, body: Bytes::new() })
     }
 

@@ -38,7 +38,8 @@ pub struct Injector {
 
 impl Injector {
     pub fn new(run: PathBuf, data: PathBuf, tcp: bool, fault: Option<Fault>) -> Self {
-        let (calls, writes) = (Calls::default(), vec![]);
+        let calls = Calls::default();
+        let writes = vec![];
         Injector { run, data, tcp, fault, calls, writes, hit: None, is_full: false, since: 0 }
     }
 

@@ -27,7 +27,9 @@ const SEEDS: &str = "ENMASSE_TEST_FAULTS";
 /// Runs scenarios, two at a time, and prints their table.
 #[track_caller]
 fn survive(reference: &Reference, scenarios: &[(String, Scenario)]) {
-    let (next, table, problems) = (AtomicU64::new(0), Mutex::new(Table::default()), Mutex::new(Vec::new()));
+    let next = AtomicU64::new(0);
+    let table = Mutex::new(Table::default());
+    let problems = Mutex::new(Vec::new());
     let work = || {
         while let Some((name, scenario)) = scenarios.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
             let outcome = outcome::run(reference, scenario);
@@ -92,7 +94,8 @@ fn a_killed_rank_costs_no_finished_step() {
         let scenarios = (0..ranks).flat_map(|rank| {
             let sends = reference.calls[1][&(rank, Place::Link)];
             // From the fourth step to the second epoch.
-            let (first, last) = (sends / 9, sends * 4 / 9);
+            let first = sends / 9;
+            let last = sends * 4 / 9;
             let apart = (last - first).div_ceil(if test_support::time() { 24 } else { 4 });
             (first..last).step_by(apart as usize).map(move |nth| {
                 let fault = Fault { moment: Moment { rank, place: Place::Link, nth }, act: Act::Kill(Victims::Rank) };

@@ -32,7 +32,9 @@ pub fn run(reference: &Reference, scenario: &Scenario) -> Result<Outcome, String
 fn assess(reference: &Reference, scenario: &Scenario, run: &Path) -> Result<Outcome, String> {
     let start = if scenario.kind == Kind::Restarted { Start::Restarting } else { Start::Fresh };
     let ended = disturb(reference, scenario.first, scenario.tcp, run, start)?;
-    let (hit, completed, named) = (ended.hit.is_some(), ended.code == Some(0), ended.code == Some(1));
+    let hit = ended.hit.is_some();
+    let completed = ended.code == Some(0);
+    let named = ended.code == Some(1);
     let outcome = Outcome { hit, completed, named, resumed: true };
     if let Some((victim, damage)) = scenario.damage
         && apply(run, victim, damage)?
@@ -114,7 +116,8 @@ fn assess_damaged(reference: &Reference, run: &Path, victim: Victim) -> Result<(
     check_leftovers(run).map_err(context)?;
     let is_told = |line: &str| line.contains(file) && !line.starts_with("settings: ");
     let warned = resumed.stderr.lines().any(|line| is_told(line) || line.contains(" -> "));
-    let (state, whole) = (State::of(run).map_err(context)?, &reference.state);
+    let state = State::of(run).map_err(context)?;
+    let whole = &reference.state;
     let trained = check_losses(reference, &resumed).is_ok() && state.last == whole.last;
     let differs = match victim {
         // The best of the epochs to come takes its place.
@@ -219,7 +222,8 @@ fn survivals(run: &Path) -> Vec<String> {
 
 /// After the death of a rank the others have saved each step that they have finished. Rank 0, if it is left, has told of each.
 fn check_nothing_lost(run: &Path, ended: &Ended, fault: Fault) -> Result<(), String> {
-    let (told, saved) = (ended.steps().last().copied().unwrap_or(0), step_of(run)?);
+    let told = ended.steps().last().copied().unwrap_or(0);
+    let saved = step_of(run)?;
     let holds = match fault.act {
         // What a killed rank has told last is lost.
         Act::Kill(Victims::Rank) if fault.moment.rank == 0 => saved >= told,
@@ -260,10 +264,12 @@ fn check_state(reference: &Reference, run: &Path) -> Result<(), String> {
 /// A run that ended well has no temporary files, and at most one claim: its launched job's, or that of a writer that was
 /// killed after its last file. It is empty.
 fn check_leftovers(run: &Path) -> Result<(), String> {
-    let (mut folders, mut claims) = (vec![run.to_owned()], 0);
+    let mut folders = vec![run.to_owned()];
+    let mut claims = 0;
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).map_err(|error| error.to_string())?.flatten() {
-            let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+            let path = entry.path();
+            let name = entry.file_name().to_string_lossy().into_owned();
             let is_claim = name.starts_with(".attempt-");
             claims += usize::from(is_claim);
             // Other names with a point are those of tokens, removed claims and temporary files.

@@ -148,7 +148,8 @@ impl Reference {
         let folder = tempfile::tempdir().expect("a folder");
         write_images(&folder.path().join("images"));
         let calls = [Calls::new(), Calls::new()];
-        let (losses, next) = (BTreeMap::new(), AtomicU64::new(0));
+        let losses = BTreeMap::new();
+        let next = AtomicU64::new(0);
         let mut reference = Reference { folder, ranks, losses, state: State::default(), calls, writes: vec![], next };
         for tcp in [false, true] {
             let run = reference.new_run();

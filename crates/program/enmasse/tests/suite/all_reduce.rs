@@ -50,7 +50,8 @@ fn plans_name_the_algorithm() {
 #[test]
 fn algorithms_that_have_no_place_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, out) = (images(folder.path(), 8), folder.path().join("run"));
+    let data = images(folder.path(), 8);
+    let out = folder.path().join("run");
     let check = |others: &[&str], expected: &str| {
         refused(&enmasse(&arguments(&data, &out, others)), 2, &[expected]);
     };

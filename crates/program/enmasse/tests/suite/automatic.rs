@@ -38,7 +38,9 @@ fn driver_alone(folder: &Path, emulation: &Path) {
 fn a_run_takes_what_its_machine_has_at_each_start() {
     let Some(emulation) = enmasse_emulation::folder() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let (data, run, driver) = (images(folder.path(), 8), folder.path().join("run"), folder.path().join("driver"));
+    let data = images(folder.path(), 8);
+    let run = folder.path().join("run");
+    let driver = folder.path().join("driver");
     driver_alone(&driver, emulation);
     let mut epochs = 0;
     let mut go = |libraries: &Path, gpus: &str, devices: &[&str]| {
@@ -87,7 +89,8 @@ fn commands_of_one_device_take_auto() {
 fn launched_ranks_decide_alike() {
     let Some(emulation) = enmasse_emulation::folder() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
+    let data = images(folder.path(), 8);
+    let run = folder.path().join("run");
     let driver = folder.path().join("driver");
     driver_alone(&driver, emulation);
     let go = |libraries: &Path, epochs: &str| {

@@ -35,7 +35,8 @@ impl Place {
     }
 
     fn arguments(&self, others: &[&str]) -> Vec<String> {
-        let (data, out) = (self.data.display().to_string(), self.path("run"));
+        let data = self.data.display().to_string();
+        let out = self.path("run");
         let given = |flag: &str| others.contains(&flag);
         let mut arguments = vec!["train".to_owned()];
         if others.first().is_none_or(|first| first.starts_with('-')) {
@@ -243,7 +244,8 @@ fn invalid_outputs() {
 #[test]
 fn invalid_weights() {
     let place = Place::new();
-    let (run, data) = (place.trained("run"), place.data.display().to_string());
+    let run = place.trained("run");
+    let data = place.data.display().to_string();
     let best = format!("{run}/checkpoints/best.safetensors");
     let last = format!("{run}/checkpoints/last.safetensors");
     let image = place.data.join("red/000.png").display().to_string();
@@ -291,7 +293,8 @@ fn invalid_weights() {
 #[test]
 fn pipes_in_the_place_of_files() {
     let place = Place::new();
-    let (run, data) = (place.trained("run"), place.data.display().to_string());
+    let run = place.trained("run");
+    let data = place.data.display().to_string();
     let (pipe, image) = (place.path("pipe.jpg"), place.path("images/red/000.jpg"));
     let make = |path: &str| rustix::fs::mkfifoat(rustix::fs::CWD, path, rustix::fs::Mode::RWXU).unwrap();
     make(&pipe);

@@ -86,7 +86,8 @@ fn pages_of_runs_are_for_every_screen() {
     };
     let file = folder.path().join("sent.png");
     write_png(&file, 40, 30, &[7; 40 * 30 * 3]);
-    let (file, send) = (file.display().to_string(), "form.drop button");
+    let file = file.display().to_string();
+    let send = "form.drop button";
     for javascript in [true, false] {
         check("", javascript, json!({"table": 1, "img": 1}), json!({}));
         check("run/0", javascript, json!({"dl div": 5, "img": 4, "input": 1, "details": 1}), json!({}));

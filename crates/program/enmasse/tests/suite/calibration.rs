@@ -11,7 +11,8 @@ use crate::common::{enmasse, failed, images, refused};
 fn run(root: &Path) -> [String; 2] {
     let data = images(root, 40);
     for number in (0..40).step_by(4) {
-        let (dark, red) = (data.join(format!("dark/{number:03}.png")), data.join(format!("red/{number:03}.png")));
+        let dark = data.join(format!("dark/{number:03}.png"));
+        let red = data.join(format!("red/{number:03}.png"));
         fs::rename(dark, data.join(format!("light/of-dark-{number}.png"))).unwrap();
         fs::rename(red, data.join(format!("dark/of-red-{number}.png"))).unwrap();
     }

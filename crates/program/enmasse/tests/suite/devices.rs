@@ -7,7 +7,8 @@ use serde_json::Value;
 #[test]
 fn the_reference_device_trains_evaluates_predicts_prints_and_is_timed() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
+    let data = images(folder.path(), 8);
+    let run = folder.path().join("run");
     let devices = ["--devices", "reference:2"];
     let lenet = ["--model", "lenet", "--size", "16"];
     let fixed = [&lenet[..], &["--epochs", "1", "--batch", "4"], &devices].concat();
@@ -63,7 +64,8 @@ fn the_roofline_of_this_machine() {
 #[test]
 fn unsupported_requests_are_refused_before_anything_is_written() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
+    let data = images(folder.path(), 8);
+    let run = folder.path().join("run");
     let check = |others: &[&str], expected: &str| {
         let ended = enmasse(&arguments(&data, &run, others));
         assert_eq!(ended.code, Some(2), "{ended:?}");
@@ -132,7 +134,8 @@ fn sums_over_both_transports() {
     assert!(std::fs::read_to_string(&chart).unwrap().contains(">halving-doubling<"));
     for row in &found {
         // All ranks together receive what each needs of the two others, and over TCP tags and headers.
-        let (bytes, received) = (row["bytes"].as_u64().unwrap(), row["received"].as_u64().unwrap());
+        let bytes = row["bytes"].as_u64().unwrap();
+        let received = row["received"].as_u64().unwrap();
         assert!(bytes <= received && received < 3 * bytes + 1000, "{row}");
         let figure = |key: &str| row[key].as_f64().unwrap();
         assert!(figure("ranks") == 3.0 && figure("calls") >= 5.0, "{row}");

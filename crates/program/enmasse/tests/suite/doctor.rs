@@ -147,7 +147,8 @@ const ENDLESS: [&str; 4] = ["--epochs", "1000000", "--save-every", "1"];
 #[test]
 fn a_killed_rank_is_the_root_cause() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 10), folder.path().join("run"));
+    let data = images(folder.path(), 10);
+    let run = folder.path().join("run");
     let arguments = |others: &[&str]| train(&data, &run, others);
     let mut running = Running::start(program().args(arguments(&[&ENDLESS[..], &["--devices", "cpu:3"]].concat())));
     running.line();

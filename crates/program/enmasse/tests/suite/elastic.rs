@@ -150,7 +150,8 @@ fn world(agents: &[&Agent], workers: usize) -> (usize, Vec<i32>) {
         let line = agents[behind].line();
         let mut parts = line.splitn(3, ' ');
         let mut number = || parts.next().and_then(|part| part.parse::<i32>().ok()).expect("a number");
-        let (attempt, process) = (number() as usize, number());
+        let attempt = number() as usize;
+        let process = number();
         let (known, found) = &mut latest[behind];
         if attempt > *known {
             (*known, *found) = (attempt, Vec::new());
@@ -162,7 +163,8 @@ fn world(agents: &[&Agent], workers: usize) -> (usize, Vec<i32>) {
 #[test]
 fn a_world_shrinks_grows_and_outlives_its_leader() {
     let folder = tempfile::tempdir().unwrap();
-    let (endpoint, mut gate) = (endpoint(), Gate::new(folder.path()));
+    let endpoint = endpoint();
+    let mut gate = Gate::new(folder.path());
     let start = || Agent::start(&endpoint, "2:3", 2, LEASE, &waiting(&gate));
     // The first one leads.
     let mut first = start();
@@ -191,7 +193,8 @@ fn a_world_shrinks_grows_and_outlives_its_leader() {
 #[test]
 fn an_agent_that_is_asked_to_stop_leaves_and_a_failure_ends_all() {
     let folder = tempfile::tempdir().unwrap();
-    let (endpoint, gate) = (endpoint(), Gate::new(folder.path()));
+    let endpoint = endpoint();
+    let gate = Gate::new(folder.path());
     let script = waiting(&gate);
     let start = |script: &str| Agent::start(&endpoint, "1:3", 1, LONG_LEASE, script);
     let mut first = start(&script);
@@ -217,7 +220,8 @@ fn an_agent_that_is_asked_to_stop_leaves_and_a_failure_ends_all() {
 #[test]
 fn refused_strangers_were_not_told_by_the_leader() {
     let folder = tempfile::tempdir().unwrap();
-    let (endpoint, mut gate) = (endpoint(), Gate::new(folder.path()));
+    let endpoint = endpoint();
+    let mut gate = Gate::new(folder.path());
     let start = || Agent::start(&endpoint, "1:2", 1, LONG_LEASE, &waiting(&gate));
     // The first one leads.
     let mut first = start();
@@ -310,7 +314,8 @@ fn a_node_that_is_drained_leaves_with_the_run_saved() {
         command
     };
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 10), folder.path().join("run"));
+    let data = images(folder.path(), 10);
+    let run = folder.path().join("run");
     let executable = env!("CARGO_BIN_EXE_enmasse");
     let train = format!(
         "exec {executable} train {} --out {} --model mlp --size 8 --batch 2 --shards 6 --threads 1 --epochs 1000000 --lr 1e-3 \
@@ -403,8 +408,11 @@ fn first_loss(run: &Path) -> f64 {
 #[test]
 fn training_goes_on_in_mid_epoch_at_another_world_size() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run, alone) = (images(folder.path(), 20), folder.path().join("run"), folder.path().join("alone"));
-    let (endpoint, gate) = (endpoint(), Gate::new(folder.path()));
+    let data = images(folder.path(), 20);
+    let run = folder.path().join("run");
+    let alone = folder.path().join("alone");
+    let endpoint = endpoint();
+    let gate = Gate::new(folder.path());
     // At such a small rate no weight changes, so the mean loss of an epoch shows which samples were in it, and how
     // often.
     let fixed = ["--model", "mlp", "--size", "8", "--batch", "2", "--threads", "1", "--epochs", "2", "--lr", "1e-30"];
@@ -417,7 +425,8 @@ fn training_goes_on_in_mid_epoch_at_another_world_size() {
     let executable = env!("CARGO_BIN_EXE_enmasse");
     let train = format!("{executable} {} --resume --json", arguments(&run).join(" "));
     // The number of steps to take before a pause, in the middle of the first epoch; without it training goes on to the end.
-    let (steps, gate_path) = (folder.path().join("steps"), gate.path.display());
+    let steps = folder.path().join("steps");
+    let gate_path = gate.path.display();
     let script = format!(
         "n=$(cat {}) || exec {train} --save-every 1; {train} --save-every 1 --max-steps $n || exit; \
          echo paused: $n, $WORLD_SIZE ranks; read line < {gate_path}",
@@ -464,7 +473,8 @@ fn a_pytorch_script_shrinks_too() {
     let mut check = Command::new(&python);
     plain_environment(&mut check);
     let folder = tempfile::tempdir().unwrap();
-    let (endpoint, mut gate) = (endpoint(), Gate::new(folder.path()));
+    let endpoint = endpoint();
+    let mut gate = Gate::new(folder.path());
     let script = folder.path().join("script.py");
     let text = format!(
         "import os, torch, torch.distributed as dist\n\

@@ -88,7 +88,8 @@ fn features_are_written_and_have_neighbours() {
     let model = ["--model", "mlp", "--size", "8", "--devices", "cpu:1"];
     let embed = |others: &[&str]| enmasse(&[&["embed", &data, "--weights", &weights], &model[..], others].concat());
     embed(&["--out", &path]).well();
-    let (bytes, table) = (std::fs::read(&out).unwrap(), std::fs::read_to_string(out.with_extension("csv")).unwrap());
+    let bytes = std::fs::read(&out).unwrap();
+    let table = std::fs::read_to_string(out.with_extension("csv")).unwrap();
     assert!(bytes.starts_with(b"\x93NUMPY\x01\x00"), "{bytes:?}");
     assert_eq!(table.lines().next(), Some("path,class,part"));
     let rows: Vec<&str> = table.lines().skip(1).collect();

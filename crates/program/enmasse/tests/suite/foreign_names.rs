@@ -39,7 +39,8 @@ fn clean(ended: Ended) -> String {
 fn foreign_names_neither_steer_the_terminal_nor_forge_lines() {
     let folder = tempfile::tempdir().unwrap();
     let data = hostile(folder.path());
-    let (path, run) = (data.display().to_string(), folder.path().join("run").display().to_string());
+    let path = data.display().to_string();
+    let run = folder.path().join("run").display().to_string();
     let skip = ["--on-bad-sample", "skip"];
     let model =
         ["--model", "mlp", "--size", "12", "--epochs", "1", "--batch", "4", "--devices", "cpu:1", "--out", &run];

@@ -29,7 +29,8 @@ const MODEL: [&str; 6] = ["--model", "resnet18-cifar", "--size", "8", "--epochs"
 #[test]
 fn a_gpu_trains_evaluates_predicts_prints_and_is_timed() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
+    let data = images(folder.path(), 8);
+    let run = folder.path().join("run");
     let [data, run] = [&data, &run].map(|path| path.display().to_string());
     for precision in ["tf32", "bf16"] {
         let fixed = ["--devices", "gpu:1", "--batch", "4", "--precision", precision, "--json", "--out", &run];
@@ -63,7 +64,8 @@ fn a_gpu_trains_evaluates_predicts_prints_and_is_timed() {
 #[test]
 fn a_run_changes_its_device_at_a_resume() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
+    let data = images(folder.path(), 8);
+    let run = folder.path().join("run");
     let mut devices = ["cpu:1", "gpu:1", "cpu:1"].into_iter().zip(1..);
     let go = |devices: &str, epochs: i32, others: &[&str]| {
         let epochs = epochs.to_string();
@@ -83,7 +85,9 @@ fn a_run_changes_its_device_at_a_resume() {
 #[test]
 fn a_resume_looked_for_the_runs_gpu_in_spite_of_device_cpu() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run, nothing) = (images(folder.path(), 8), folder.path().join("run"), folder.path().join("nothing"));
+    let data = images(folder.path(), 8);
+    let run = folder.path().join("run");
+    let nothing = folder.path().join("nothing");
     std::fs::create_dir(&nothing).unwrap();
     let Some(begun) = on_gpu(&arguments(&data, &run, &["--epochs", "1", "--devices", "gpu:1"])) else { return };
     begun.well();
@@ -156,7 +160,9 @@ fn a_run_in_f16_keeps_its_loss_scale() {
 #[test]
 fn what_a_gpu_lacks_is_said_in_one_line() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run, nothing) = (images(folder.path(), 8), folder.path().join("run"), folder.path().join("nothing"));
+    let data = images(folder.path(), 8);
+    let run = folder.path().join("run");
+    let nothing = folder.path().join("nothing");
     std::fs::create_dir(&nothing).unwrap();
     let gpu = |others: &[&str]| arguments(&data, &run, &[&["--devices", "gpu:1"], others].concat());
     let missing = with_libraries(&nothing, &gpu(&[]));
@@ -265,7 +271,8 @@ fn bench_with_memory(mebibytes: u64, batch: usize) -> Option<Ended> {
 fn engines_are_measured_once() {
     let Some(emulation) = enmasse_emulation::folder() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let (data, cache) = (images(folder.path(), 8), folder.path().join("cache"));
+    let data = images(folder.path(), 8);
+    let cache = folder.path().join("cache");
     let [first, second] = ["first", "second"].map(|name| folder.path().join(name));
     let go = |run: &Path, others: &[&str]| {
         let own = ["--model", "lenet", "--size", "16", "--tune", "--precision", "bf16", "--devices", "gpu:1"];

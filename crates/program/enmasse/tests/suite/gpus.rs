@@ -32,7 +32,8 @@ fn gpus(ended: &Ended) -> Vec<String> {
 #[test]
 fn ranks_on_gpus_give_the_bits_of_one() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, place) = (images(folder.path(), 8), |name: &str| folder.path().join(name));
+    let data = images(folder.path(), 8);
+    let place = |name: &str| folder.path().join(name);
     let run = |name: &str, devices: &str, mask: Option<&str>| {
         let run = place(name);
         let ended = train(&data, &run, mask, &["--shards", "2", "--devices", devices])?.well();
@@ -53,7 +54,8 @@ fn ranks_on_gpus_give_the_bits_of_one() {
 #[test]
 fn epochs_say_how_full_and_how_busy_each_gpu_is() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
+    let data = images(folder.path(), 8);
+    let run = folder.path().join("run");
     let Some(libraries) = enmasse_emulation::folder() else { return };
     let mut command = program();
     command.env_remove("CUDA_VISIBLE_DEVICES").env("ENMASSE_CUDA_LIBRARIES", libraries);
@@ -78,7 +80,8 @@ fn epochs_say_how_full_and_how_busy_each_gpu_is() {
 #[test]
 fn with_dp_the_first_gpu_updates_for_all() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, place) = (images(folder.path(), 8), |name: &str| folder.path().join(name));
+    let data = images(folder.path(), 8);
+    let place = |name: &str| folder.path().join(name);
     for devices in ["gpu:2", "gpu:2,0"] {
         let run = |strategy: &str| {
             let others = ["--devices", devices, "--strategy", strategy, "--check-ranks"];
@@ -97,7 +100,8 @@ fn with_dp_the_first_gpu_updates_for_all() {
 #[test]
 fn two_ranks_on_one_gpu_by_mistake() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
+    let data = images(folder.path(), 8);
+    let run = folder.path().join("run");
     let launch = ["launch", "--nproc-per-node", "2", env!("CARGO_BIN_EXE_enmasse")].map(str::to_owned);
     let go = |others: &[&str]| {
         let train = arguments(&data, &run, &[&["--epochs", "1", "--devices", "gpu:1"], others].concat());
@@ -114,7 +118,8 @@ fn two_ranks_on_one_gpu_by_mistake() {
 #[test]
 fn gpus_that_are_not_there() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
+    let data = images(folder.path(), 8);
+    let run = folder.path().join("run");
     let check = |mask: Option<&str>, devices: &str, expected: &str| {
         let Some(ended) = train(&data, &run, mask, &["--devices", devices]) else { return };
         refused(&ended, 2, &[&format!("--devices {devices}: {expected}")]);
@@ -140,7 +145,8 @@ fn train_beside_others(data: &Path, run: &Path, environment: &[(&str, &str)], ot
 #[test]
 fn idle_gpus_are_taken() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
+    let data = images(folder.path(), 8);
+    let run = folder.path().join("run");
     let go = |environment: &[(&str, &str)], devices: &str| {
         train_beside_others(&data, &run, environment, &["--devices", devices])
     };
@@ -163,7 +169,8 @@ fn idle_gpus_are_taken() {
 #[test]
 fn a_gpu_is_not_idle_when_the_driver_does_not_list_its_processes() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
+    let data = images(folder.path(), 8);
+    let run = folder.path().join("run");
     let check = |setting: &str, value: &str, expected: &str| {
         let environment = [("CUDA_VISIBLE_DEVICES", "0"), (setting, value)];
         let go = train_beside_others(&data, &run, &environment, &["--devices", "gpu:free:1"]);
@@ -181,7 +188,8 @@ fn a_gpu_is_not_idle_when_the_driver_does_not_list_its_processes() {
 #[test]
 fn gpus_that_are_shared_or_hot_are_named() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, place) = (images(folder.path(), 8), |name: &str| folder.path().join(name));
+    let data = images(folder.path(), 8);
+    let place = |name: &str| folder.path().join(name);
     let check = |name: &str, environment: &[(&str, &str)], devices: &str, expected: &[&str]| {
         let go = train_beside_others(&data, &place(name), environment, &["--devices", devices]);
         let Some(ended) = go else { return };
@@ -222,7 +230,8 @@ fn two(data: &Path, run: &Path, libraries: &Path, environment: &[(&str, &str)], 
 #[test]
 fn gradients_go_by_nccl_or_by_way_of_the_hosts_with_the_same_bits() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, place) = (images(folder.path(), 8), |name: &str| folder.path().join(name));
+    let data = images(folder.path(), 8);
+    let place = |name: &str| folder.path().join(name);
     let Some(emulation) = enmasse_emulation::folder() else { return };
     let run = |name: &str, libraries: &Path, environment: &[(&str, &str)], line: &str| {
         let ended = two(&data, &place(name), libraries, environment, &[]).well();
@@ -261,7 +270,8 @@ fn gradients_go_by_nccl_or_by_way_of_the_hosts_with_the_same_bits() {
 #[test]
 fn errors_of_nccl_are_causes_of_all_ranks() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
+    let data = images(folder.path(), 8);
+    let run = folder.path().join("run");
     let Some(emulation) = enmasse_emulation::folder() else { return };
     let check = |environment: (&str, &str), others: &[&str], expected: &str| {
         let ended = two(&data, &run, emulation, &[environment], others);
@@ -281,12 +291,14 @@ fn errors_of_nccl_are_causes_of_all_ranks() {
 #[test]
 fn a_rank_that_is_killed_within_a_sum_by_nccl_is_named_by_all() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, place) = (images(folder.path(), 8), |name: &str| folder.path().join(name));
+    let data = images(folder.path(), 8);
+    let place = |name: &str| folder.path().join(name);
     let Some(emulation) = enmasse_emulation::folder() else { return };
     for (victim, other) in [(1, 0), (0, 1)] {
         let run = place(&format!("killed {victim}"));
         let failure = format!("{victim} 4 -9");
-        let (began, failure) = (Instant::now(), [("EMULATED_NCCL_FAILURE", failure.as_str())]);
+        let began = Instant::now();
+        let failure = [("EMULATED_NCCL_FAILURE", failure.as_str())];
         let ended = two(&data, &run, emulation, &failure, &["--log-ranks"]);
         // Far below the time in which ranks wait for each other.
         assert!(began.elapsed() < Duration::from_secs(300), "it took {:?}", began.elapsed());
@@ -303,7 +315,8 @@ fn a_rank_that_is_killed_within_a_sum_by_nccl_is_named_by_all() {
 #[test]
 fn lines_of_nccl_are_in_a_file_of_the_run() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
+    let data = images(folder.path(), 8);
+    let run = folder.path().join("run");
     let Some(emulation) = enmasse_emulation::folder() else { return };
     two(&data, &run, emulation, &[("NCCL_DEBUG", "INFO")], &[]).well().json();
     let logs = std::fs::read_dir(run.join("logs")).unwrap().map(|entry| entry.unwrap().path());
@@ -315,7 +328,8 @@ fn lines_of_nccl_are_in_a_file_of_the_run() {
 #[test]
 fn the_tree_of_shards_by_nccl_gives_the_bits_of_one_gpu() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, place) = (images(folder.path(), 8), |name: &str| folder.path().join(name));
+    let data = images(folder.path(), 8);
+    let place = |name: &str| folder.path().join(name);
     let run = |name: &str, others: &[&str]| train(&data, &place(name), None, &[&["--shards", "3"], others].concat());
     let Some(alone) = run("one", &["--devices", "gpu:1"]) else { return };
     alone.well();

@@ -55,7 +55,8 @@ fn a_disk_that_answers_no_rank_ends_the_run() {
     for part in ["train", "val"] {
         fs::rename(images(temporary.path(), 8), data.join(part)).unwrap();
     }
-    let (one, two) = (["--devices", "cpu:1", "--timeout", "2"], ["--devices", "cpu:2", "--timeout", "2"]);
+    let one = ["--devices", "cpu:1", "--timeout", "2"];
+    let two = ["--devices", "cpu:2", "--timeout", "2"];
     enmasse(&arguments(&data, &run, &["--epochs", "1", "--devices", "cpu:1"])).well();
     let check = |part: &str, arguments: &[String], seconds: &str| {
         let part = data.join(part);

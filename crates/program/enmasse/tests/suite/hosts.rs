@@ -105,7 +105,8 @@ fn hosts_whose_own_names_are_loopback_meet() {
 fn a_rank_of_another_host_is_named_with_its_own_host() {
     let Some(network) = Network::up(&["h1", "h2"]) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let (data, out) = (crate::common::images(folder.path(), 10), folder.path().join("run"));
+    let data = crate::common::images(folder.path(), 10);
+    let out = folder.path().join("run");
     let own = env!("CARGO_BIN_EXE_enmasse");
     let host = |rank: &str, host: &str, options: &[&str]| {
         let mut command = network.command(host, own);

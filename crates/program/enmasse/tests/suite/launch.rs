@@ -264,7 +264,8 @@ fn training_under_the_launcher() {
 fn a_node_that_waits_for_another_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let data = crate::common::images(folder.path(), 10).display().to_string();
-    let (port, own) = (test_support::free_port().to_string(), env!("CARGO_BIN_EXE_enmasse"));
+    let port = test_support::free_port().to_string();
+    let own = env!("CARGO_BIN_EXE_enmasse");
     let flags = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", &port];
     let conf = ["--rdzv-conf", "join_timeout=0.5"];
     let run = folder.path().join("run").display().to_string();

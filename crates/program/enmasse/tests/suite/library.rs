@@ -13,7 +13,8 @@ use enmasse::train::Prediction;
 #[test]
 fn a_program_predicts_as_the_command_does() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 10), folder.path().join("run"));
+    let data = images(folder.path(), 10);
+    let run = folder.path().join("run");
     let image = data.join("red/001.jpg");
     let [data, text, image] = [&data, &run, &image].map(|path| path.display().to_string());
     enmasse(&["train", &data, "--model", "mlp", "--size", "12", "--batch", "4", "--epochs", "1", "--out", &text])
@@ -36,7 +37,8 @@ fn a_program_predicts_as_the_command_does() {
 #[test]
 fn bytes_and_batches_are_predicted_as_files_are() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 10), folder.path().join("run"));
+    let data = images(folder.path(), 10);
+    let run = folder.path().join("run");
     let [data_text, text] = [&data, &run].map(|path| path.display().to_string());
     enmasse(&["train", &data_text, "--model", "mlp", "--size", "12", "--batch", "4", "--epochs", "1", "--out", &text])
         .well();
@@ -96,7 +98,8 @@ fn bytes_and_batches_are_predicted_as_files_are() {
 #[test]
 fn a_run_of_an_own_model_is_for_its_own_program() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 10), folder.path().join("run"));
+    let data = images(folder.path(), 10);
+    let run = folder.path().join("run");
     let own = |x: Tensor, classes: usize| x.flatten().linear("own", classes);
     let config =
         TrainConfig { epochs: 1, size: Some(12), batch: Some(8), out: Some(run.clone()), ..TrainConfig::default() };

@@ -64,7 +64,8 @@ impl Place {
 
     /// A short run on `data`, with one thread of each kind.
     fn arguments(&self, data: &Path, others: &[&str]) -> Vec<String> {
-        let (data, out) = (data.display().to_string(), self.path("run").display().to_string());
+        let data = data.display().to_string();
+        let out = self.path("run").display().to_string();
         let fixed = ["train", &data, "--out", &out, "--model", "mlp", "--size", "8", "--epochs", "1", "--batch", "2"];
         let threads = ["--devices", "cpu:1", "--threads", "1", "--loader-threads", "1"];
         [&fixed[..], &threads, others].concat().into_iter().map(str::to_owned).collect()

@@ -93,7 +93,8 @@ fn a_run_that_does_not_fit_ends_before_its_first_step() {
 #[test]
 fn a_huge_batch_took_all_memory_before_it_was_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
+    let data = images(folder.path(), 8);
+    let run = folder.path().join("run");
     let line = "ulimit -v 3000000 && exec \"$0\" train \"$1\" --out \"$2\" --model lenet --size 28 --devices cpu:1 --batch \"$3\"";
     for batch in ["30000000", "1000000000"] {
         let mut command = Command::new("sh");
@@ -110,7 +111,8 @@ fn a_huge_batch_took_all_memory_before_it_was_refused() {
 #[test]
 fn a_batch_larger_than_the_data_had_no_word() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 10), folder.path().join("run"));
+    let data = images(folder.path(), 10);
+    let run = folder.path().join("run");
     let (data, run) = (data.display().to_string(), run.display().to_string());
     let line = ["train", &data, "--out", &run, "--model", "mlp", "--size", "8", "--max-steps", "1"];
     let check = |batch: &str, others: &[&str], expected: Option<&str>| {

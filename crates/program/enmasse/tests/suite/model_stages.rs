@@ -36,7 +36,8 @@ fn stages_train_to_the_bits_of_one_rank() {
 fn checkpoints_do_not_depend_on_the_cut() {
     let folder = Folder::new("2");
     let fixed = ["--optimizer", "adamw"];
-    let (one, cut) = (["--devices", "cpu:1", "--shards", "2"], ["--micro-batches", "2", "--devices", "cpu:2"]);
+    let one = ["--devices", "cpu:1", "--shards", "2"];
+    let cut = ["--micro-batches", "2", "--devices", "cpu:2"];
     let cut = [&TWO[..], &cut].concat();
     let run = |name: &str, others: &[&str]| enmasse(&folder.arguments(&folder.path(name), others));
     run("whole", &[&fixed[..], &one].concat()).well();
@@ -49,7 +50,8 @@ fn checkpoints_do_not_depend_on_the_cut() {
         assert!(tensors(&folder.path(name), "last.safetensors") == expected, "{name}");
     }
     // Its weights begin another run in stages, and are exported.
-    let (run_folder, weights) = (folder.path("cut last"), folder.path("weights.pth"));
+    let run_folder = folder.path("cut last");
+    let weights = folder.path("weights.pth");
     enmasse(&["export", run_folder.to_str().unwrap(), "--to", "pth", "--out", weights.to_str().unwrap()]).well();
     let begin = |name: &str, others: &[&str]| {
         run(name, &[&["--weights", weights.to_str().unwrap(), "--max-steps", "2"], others].concat()).well();

@@ -116,7 +116,8 @@ fn same(a: &[Value], b: &[Value], scale: f64) {
 fn onnx_runtime_gives_the_probabilities_of_predict() {
     let Some(python) = test_support::pytorch() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let (data, squares) = (images(folder.path(), 12), squares(folder.path()));
+    let data = images(folder.path(), 12);
+    let squares = squares(folder.path());
     // Some images have another class, so that a temperature fits.
     for number in (0..12).step_by(4) {
         fs::rename(data.join(format!("dark/{number:03}.png")), data.join(format!("red/of-dark-{number}.png"))).unwrap();
@@ -153,7 +154,8 @@ fn onnx_runtime_gives_the_probabilities_of_predict() {
 fn onnx_runtime_gives_labels_and_numbers() {
     let Some(python) = test_support::pytorch() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let (data, squares) = (images(folder.path(), 12), squares(folder.path()));
+    let data = images(folder.path(), 12);
+    let squares = squares(folder.path());
     let [run, other] = ["labels", "numbers"].map(|name| folder.path().join(name).display().to_string());
     let out = folder.path().join("model.onnx");
     let labels = table(&data, "labels", |class| if class == "dark" { "dim" } else { "bright|neutral" });
@@ -176,7 +178,8 @@ fn onnx_runtime_gives_labels_and_numbers() {
 fn integers_of_8_bits_give_nearly_the_probabilities_of_predict() {
     let Some(python) = test_support::pytorch() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let (data, squares) = (images(folder.path(), 12).display().to_string(), squares(folder.path()));
+    let data = images(folder.path(), 12).display().to_string();
+    let squares = squares(folder.path());
     let run = folder.path().join("run").display().to_string();
     train(&data, &run, &["--model", "resnet18", "--precision", "bf16"]);
     let out = folder.path().join("model.onnx");
@@ -201,8 +204,8 @@ fn integers_of_8_bits_give_nearly_the_probabilities_of_predict() {
 fn the_pages_python_predicts_as_predict_does() {
     let Some(python) = test_support::pytorch() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) =
-        (images(folder.path(), 12).display().to_string(), folder.path().join("run").display().to_string());
+    let data = images(folder.path(), 12).display().to_string();
+    let run = folder.path().join("run").display().to_string();
     let image = folder.path().join("wide.png");
     let pixels: Vec<u8> = (0..60 * 41 * 3).map(|place: usize| (place / 3 * 4 + place % 3 * 50) as u8).collect();
     write_png(&image, 60, 41, &pixels);
@@ -224,7 +227,8 @@ fn the_pages_python_predicts_as_predict_does() {
 #[test]
 fn what_has_no_model_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 5).display().to_string(), folder.path().join("run").display().to_string());
+    let data = images(folder.path(), 5).display().to_string();
+    let run = folder.path().join("run").display().to_string();
     train(&data, &run, &["--model", "mlp"]);
     let best = Path::new(&run).join("checkpoints/best.safetensors").display().to_string();
     let bare = folder.path().join("bare.safetensors").display().to_string();

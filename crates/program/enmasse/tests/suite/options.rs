@@ -25,7 +25,8 @@ struct Place {
 impl Place {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let (data, parts) = (images(folder.path(), 5), folder.path().join("parts"));
+        let data = images(folder.path(), 5);
+        let parts = folder.path().join("parts");
         for part in ["train", "val"] {
             fs::create_dir_all(&parts).unwrap();
             let made = images(&folder.path().join(part), 5);
@@ -149,7 +150,8 @@ fn options_of_a_resumed_run() {
 #[test]
 fn options_of_ranks_that_a_launcher_starts() {
     let place = Place::new();
-    let (data, run) = (place.path("images").display().to_string(), place.path("run").display().to_string());
+    let data = place.path("images").display().to_string();
+    let run = place.path("run").display().to_string();
     let check = |flags: &str, options: &str, fate: Fate| {
         let _ = fs::remove_dir_all(&run);
         let mut command = program();
@@ -220,7 +222,8 @@ fn a_missing_level_is_reported() {
     checkpoint.save(&file).unwrap();
     let best = levels.last().unwrap();
     let line = format!("the run used --isa {lacking}, which this machine lacks; it now uses {best}");
-    let (run, image) = (run.display().to_string(), place.path("images/red/000.png").display().to_string());
+    let run = run.display().to_string();
+    let image = place.path("images/red/000.png").display().to_string();
     has_fate(&enmasse(&["predict", &run, &image]), &Warned(&[&line]), "predict");
     for devices in ["cpu:1", "cpu:2"] {
         has_fate(&enmasse(&["eval", &run, "--split", "val", "--devices", devices]), &Warned(&[&line]), devices);
@@ -240,7 +243,8 @@ fn channels_come_from_the_data_or_from_their_setting() {
         let inputs = checkpoint.tensors.iter().find(|tensor| tensor.shape.len() == 2).unwrap().shape[1];
         assert_eq!((inputs, &checkpoint.meta.mean[..]), (channels * size * size, mean), "{data} {options}");
         // Every later use takes the channels of the run.
-        let (run, data) = (run.display().to_string(), place.path(data).display().to_string());
+        let run = run.display().to_string();
+        let data = place.path(data).display().to_string();
         enmasse(&["eval", &run, &data, "--devices", "cpu:1", "--batch", "4"]).well();
         let resumed = ["train", "--resume", "--out", &run, "--max-steps", "2", "--json"];
         enmasse(&resumed).well();

@@ -62,7 +62,8 @@ fn torchvisions_compose_prepares_images_as_the_run_does() {
         for (torch, own) in torch.iter().zip(&own) {
             assert_eq!(torch["image"], own["image"]);
             for guess in own["top"].as_array().unwrap() {
-                let (own, other) = (&guess["probability"], &torch["found"][guess["class"].as_str().unwrap()]);
+                let own = &guess["probability"];
+                let other = &torch["found"][guess["class"].as_str().unwrap()];
                 let difference = (own.as_f64().unwrap() - other.as_f64().unwrap()).abs();
                 assert!(difference < 1e-4, "{channels} channels, {guess}: torch has {other}");
             }
@@ -74,7 +75,8 @@ fn torchvisions_compose_prepares_images_as_the_run_does() {
 #[test]
 fn the_preparation_overwrites_no_other_file() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 5).display().to_string(), folder.path().join("run").display().to_string());
+    let data = images(folder.path(), 5).display().to_string();
+    let run = folder.path().join("run").display().to_string();
     let train =
         ["train", &data, "--model", "mlp", "--size", "12", "--epochs", "1", "--devices", "cpu:1", "--out", &run];
     enmasse(&train).well();

@@ -33,7 +33,8 @@ impl Server {
     fn start(files: impl IntoIterator<Item = (String, Response)>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://127.0.0.1:{}", listener.local_addr().unwrap().port());
-        let (files, requests) = (Arc::new(BTreeMap::from_iter(files)), Arc::default());
+        let files = Arc::new(BTreeMap::from_iter(files));
+        let requests = Arc::default();
         let told: Arc<Mutex<Vec<String>>> = Arc::clone(&requests);
         thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
@@ -81,7 +82,8 @@ fn sha256(bytes: &[u8]) -> String {
 
 /// What a hub answers for a repository with these weights and this configuration.
 fn repository(name: &str, weights: &[u8], config: &Value) -> Vec<(String, Response)> {
-    let (config, readme) = (config.to_string(), "---\nlicense: cc-by-4.0\n---\n");
+    let config = config.to_string();
+    let readme = "---\nlicense: cc-by-4.0\n---\n";
     let blob = |text: &str| {
         let blob = [format!("blob {}\0", text.len()).as_bytes(), text.as_bytes()].concat();
         hexadecimal(ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, &blob).as_ref())
@@ -200,7 +202,8 @@ fn a_hub_that_does_not_give_weights() {
     let hub_of = |files: Vec<(String, Response)>| Server::start(files);
     let listed = "/api/models/a/b/revision/main?blobs=true";
     let check = |files: Vec<(String, Response)>, others: &[&str], code: i32, mentions: &[&str]| {
-        let (folder, hub) = (tempfile::tempdir().unwrap(), hub_of(files));
+        let folder = tempfile::tempdir().unwrap();
+        let hub = hub_of(files);
         let ended = finish(with_hub(folder.path(), &hub).args(["weights", "fetch", "hf:a/b"]).args(others));
         failed(&ended, code, &[&["hf:a/b: "], mentions].concat());
         let blobs = folder.path().join("hf/hub/models--a--b/blobs");
@@ -275,7 +278,8 @@ fn a_slow_download_ends_no_rank() {
     let data = images(folder.path(), 5).display().to_string();
     let (_, bytes) = weights(folder.path(), &data);
     let server = Server::start([("/slow/tiny.pth".to_owned(), well(bytes))]);
-    let (address, out) = (format!("{}/slow/tiny.pth", server.address), folder.path().join("run").display().to_string());
+    let address = format!("{}/slow/tiny.pth", server.address);
+    let out = folder.path().join("run").display().to_string();
     let launched = ["launch", "-n", "2", env!("CARGO_BIN_EXE_enmasse"), "train", &data, "--weights", &address];
     let others = ["--model", "mlp", "--size", "12", "--batch", "4", "--epochs", "1", "--timeout", "4", "--out", &out];
     finish(with_hub(folder.path(), &server).args(launched).args(others)).well();

@@ -49,7 +49,8 @@ fn processes_and_threads_give_the_same_bits() {
 #[test]
 fn with_dp_the_first_device_updates_for_all() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, place) = (images(folder.path(), 10), |name: &str| folder.path().join(name));
+    let data = images(folder.path(), 10);
+    let place = |name: &str| folder.path().join(name);
     let run = |name: &str, others: &[&str]| {
         let fixed = ["--epochs", "2", "--optimizer", "adamw", "--clip-norm", "0.5", "--ema", "0.5", "--check-ranks"];
         enmasse(&arguments(&data, &place(name), &[&fixed, others].concat()))
@@ -85,7 +86,8 @@ fn with_dp_the_first_device_updates_for_all() {
 #[test]
 fn evaluation_is_exact_at_any_number_of_ranks() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 9), folder.path().join("run"));
+    let data = images(folder.path(), 9);
+    let run = folder.path().join("run");
     enmasse(&arguments(&data, &run, &["--epochs", "1", "--lr", "0.001", "--devices", "cpu:1"])).well();
     let (data, run) = (data.display().to_string(), run.display().to_string());
     // 27 images in batches of 4 per rank: some ranks get few or no images of the last global batch.
@@ -142,7 +144,8 @@ fn a_killed_rank_ends_all_with_its_story() {
         assert_eq!(ended.code, Some(1), "{ended:?}");
         let errors: Vec<&str> = ended.stderr.lines().filter(|line| line.starts_with("error: ")).collect();
         let [story] = errors.as_slice() else { panic!("{ended:?}") };
-        let (rank, pid) = (format!("rank {victim} "), format!("process {}", ranks[victim]));
+        let rank = format!("rank {victim} ");
+        let pid = format!("process {}", ranks[victim]);
         assert!([rank.as_str(), &pid, "signal 9"].iter().all(|part| story.contains(part)), "{story}");
         // Its last lines, except for rank 0, whose output is on the terminal already.
         let last_lines = ended.stderr.lines().any(|line| line.starts_with(&format!("  | [rank {victim}] ")));
@@ -197,8 +200,8 @@ fn a_run_killed_in_mid_epoch_resumes_with_the_same_bits() {
     let check = |name: &str, others: &[&str], victim: usize| {
         let fixed = ["--epochs", "3", "--save-every", "1", "--momentum", "0.8"];
         let others = [&fixed, others].concat();
-        let (whole, stopped) =
-            (folder.path().join(format!("{name}-whole")), folder.path().join(format!("{name}-stopped")));
+        let whole = folder.path().join(format!("{name}-whole"));
+        let stopped = folder.path().join(format!("{name}-stopped"));
         let never_stopped = enmasse(&arguments(&data, &whole, &others)).well();
 
         let mut running = Running::start(program().args(arguments(&data, &stopped, &others)));
@@ -228,7 +231,8 @@ fn a_run_killed_in_mid_epoch_resumes_with_the_same_bits() {
 #[test]
 fn resume_starts_fresh_without_a_run_and_continues_an_existing_one() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 10), folder.path().join("run"));
+    let data = images(folder.path(), 10);
+    let run = folder.path().join("run");
     // The same command serves both. When the run is complete, it prints the results.
     let go =
         |epochs: &str| enmasse(&arguments(&data, &run, &["--devices", "cpu:1", "--resume", "--epochs", epochs])).well();
@@ -355,7 +359,8 @@ fn a_rank_that_can_start_no_thread_was_silent() {
 #[test]
 fn ranks_that_disagree_say_so_before_the_first_step() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 10), folder.path().join("run"));
+    let data = images(folder.path(), 10);
+    let run = folder.path().join("run");
     let other = folder.path().join("other");
     fs::create_dir(&other).unwrap();
     let fewer = images(&other, 9);
@@ -417,7 +422,8 @@ fn ranks_compute_at_one_level() {
 #[test]
 fn a_restarted_rank_resumes() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 10), folder.path().join("run"));
+    let data = images(folder.path(), 10);
+    let run = folder.path().join("run");
     let words = arguments(&data, &run, &["--epochs", "2"]);
     let place = |restarts: &str| {
         let mut command = program();

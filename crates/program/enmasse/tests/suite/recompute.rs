@@ -72,7 +72,8 @@ fn what_does_not_fit_on_the_gpu_is_computed_again() {
         let line = printed.lines().find_map(|line| line.strip_prefix("memory of a rank: ")?.strip_suffix(" MiB"));
         line.unwrap().parse().unwrap()
     };
-    let (without, with) = (memory(&[]), memory(&["--recompute"]));
+    let without = memory(&[]);
+    let with = memory(&["--recompute"]);
     assert!(with + 4.0 < without, "{with} of {without} MiB");
     let between = ((without + with) / 2.0).round().to_string();
     let folder = tempfile::tempdir().unwrap();

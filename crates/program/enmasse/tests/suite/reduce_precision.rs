@@ -42,7 +42,8 @@ fn plans_say_what_crosses_between_nodes() {
 #[test]
 fn what_sums_otherwise_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, out) = (images(folder.path(), 8), folder.path().join("run"));
+    let data = images(folder.path(), 8);
+    let out = folder.path().join("run");
     let check = |others: &[&str], expected: &str| {
         let narrow = ["--devices", "cpu:2", "--reduce-precision", "f16"];
         refused(&enmasse(&arguments(&data, &out, &[&narrow, others].concat())), 2, &[expected]);

@@ -17,7 +17,8 @@ pub fn trained(folder: &Path, name: &str) -> (String, String) {
         fs::rename(made.join("dark"), made.join(HOSTILE)).unwrap();
         fs::rename(made, &data).unwrap();
     }
-    let (data, run) = (data.display().to_string(), folder.join(name).display().to_string());
+    let data = data.display().to_string();
+    let run = folder.join(name).display().to_string();
     let model = ["--model", "mlp", "--size", "12", "--epochs", "2", "--batch", "4", "--devices", "cpu:1"];
     enmasse(&[&["train", &data, "--out", &run], &model[..]].concat()).well();
     (run, data)

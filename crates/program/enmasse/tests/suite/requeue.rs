@@ -40,7 +40,9 @@ impl Folder {
 
     /// Submits a job whose script is built from its ranks' command, and waits for its first epoch.
     fn submit(&self, cluster: &Cluster, options: &[&str], script: impl Fn(&str) -> String) -> Job {
-        let (run, output, file) = (self.path("run"), self.path("job.out"), self.path("job.sh"));
+        let run = self.path("run");
+        let output = self.path("job.out");
+        let file = self.path("job.sh");
         let words = self.arguments(&run, &[]).join(" ");
         fs::write(&file, format!("#!/bin/sh\n{}\n", script(&format!("{} {words}", env!("CARGO_BIN_EXE_enmasse")))))
             .unwrap();

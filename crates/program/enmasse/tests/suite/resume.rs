@@ -12,7 +12,8 @@ fn state(run: &Path) -> Vec<(PathBuf, Vec<u8>, SystemTime)> {
     let mut files: Vec<_> = files(run)
         .into_iter()
         .map(|path| {
-            let (content, modified) = (fs::read(&path).unwrap(), path.metadata().unwrap().modified().unwrap());
+            let content = fs::read(&path).unwrap();
+            let modified = path.metadata().unwrap().modified().unwrap();
             (path, content, modified)
         })
         .collect();
@@ -252,7 +253,8 @@ fn a_run_without_a_checkpoint_keeps_its_settings() {
         let of_invocation = |line: &&str| line.starts_with("resume") || line.starts_with("json");
         text.lines().filter(|line| !of_invocation(line)).map(str::to_owned).collect()
     };
-    let (before, whole) = (settings(), tensors(&run, "last.safetensors"));
+    let before = settings();
+    let whole = tensors(&run, "last.safetensors");
     let resume = |others: &[&str]| {
         fs::remove_dir_all(run.join("checkpoints")).unwrap();
         fs::remove_file(run.join("metrics.jsonl")).unwrap();

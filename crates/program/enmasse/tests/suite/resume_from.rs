@@ -42,7 +42,8 @@ fn a_run_that_is_missing_is_not_replaced_by_the_newest() {
 #[test]
 fn a_run_may_be_named() {
     let folder = Folder::new("1");
-    let (place, data) = (folder.path(""), folder.data.display().to_string());
+    let place = folder.path("");
+    let data = folder.data.display().to_string();
     for run in ["runs/a", "elsewhere", "runs/newest"] {
         enmasse(&folder.arguments(&folder.path(run), &["--devices", "cpu:1"])).well();
     }

@@ -22,8 +22,10 @@ fn keys(object: &Value) -> Vec<&str> {
 #[test]
 fn train_eval_predict() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 15), folder.path().join("run"));
-    let (data_text, run_text) = (data.display().to_string(), run.display().to_string());
+    let data = images(folder.path(), 15);
+    let run = folder.path().join("run");
+    let data_text = data.display().to_string();
+    let run_text = run.display().to_string();
     let trained = train(&data, &run, &["--devices", "cpu:1", "--lr", "0.02", "--json"]).well();
 
     let lines = trained.json();
@@ -144,7 +146,8 @@ fn train_eval_predict() {
 #[test]
 fn the_start_and_steps_are_events() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 15), folder.path().join("run"));
+    let data = images(folder.path(), 15);
+    let run = folder.path().join("run");
     let others = ["--devices", "cpu:1", "--log-every", "4", "--max-steps", "13", "--json"];
     let ended = train(&data, &run, &others).well();
     let start = |ended: &Ended| serde_json::from_str::<Value>(ended.stdout.lines().next().unwrap()).unwrap();
@@ -193,7 +196,8 @@ fn the_start_and_steps_are_events() {
 #[test]
 fn a_run_in_bf16_is_evaluated_in_bf16() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 15), folder.path().join("run"));
+    let data = images(folder.path(), 15);
+    let run = folder.path().join("run");
     let trained = train(&data, &run, &["--devices", "cpu:2", "--lr", "0.02", "--precision", "bf16-mixed", "--json"]);
     let lines = trained.well().json();
     let configuration = fs::read_to_string(run.join("config.toml")).unwrap();
@@ -221,7 +225,8 @@ fn a_run_in_bf16_is_evaluated_in_bf16() {
 #[test]
 fn metrics_of_a_run_are_in_its_records_and_evaluations() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 15), folder.path().join("run"));
+    let data = images(folder.path(), 15);
+    let run = folder.path().join("run");
     let lines = train(&data, &run, &["--metrics", "top2,gradient_norm", "--epochs", "1", "--json"]).well().json();
     assert_eq!(keys(&lines[0])[15..], ["train_gradient_norm", "train_top2", "val_top2"]);
     assert_eq!(metrics(&run), lines[..1]);
@@ -320,7 +325,8 @@ fn bench_and_plan_give_figures() {
 #[test]
 fn bench_scaling_compares_one_device_with_several() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, svg) = (images(folder.path(), 12), folder.path().join("rows.svg"));
+    let data = images(folder.path(), 12);
+    let svg = folder.path().join("rows.svg");
     let (data, svg) = (data.display().to_string(), svg.display().to_string());
     let lenet = ["bench", "scaling", "--model", "lenet", "--size", "32", "--batch", "2", "--steps", "2", "--json"];
     let check = |others: &[&str], expected: &[(&str, u64, bool)]| {
@@ -376,7 +382,8 @@ fn bench_scaling_takes_classes_from_the_names_of_files() {
 #[test]
 fn exported_weights_are_the_runs() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 10), folder.path().join("run"));
+    let data = images(folder.path(), 10);
+    let run = folder.path().join("run");
     train(&data, &run, &["--devices", "cpu:1", "--lr", "0.01"]).well();
     let best = run.join("checkpoints/best.safetensors");
     let mut expected = Checkpoint::load(&best).unwrap().tensors;
@@ -423,7 +430,8 @@ fn exported_weights_are_the_runs() {
 #[test]
 fn another_value_decides_which_epoch_is_the_best() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 15), folder.path().join("run"));
+    let data = images(folder.path(), 15);
+    let run = folder.path().join("run");
     let ended = train(&data, &run, &["--devices", "cpu:2", "--monitor", "val_loss", "--json"]).well();
     let lines = ended.json();
     let done = &lines[lines.len() - 1];

@@ -26,7 +26,9 @@ fn on_terminal(command: &mut Command, width: u16) -> Seen {
 
 /// A terminal that knows what the program uses: line breaks, the start of a line, and erasing to the end of the screen.
 fn screen(bytes: &str, width: usize) -> (Vec<String>, Vec<String>) {
-    let (mut lines, mut column, mut broken) = (vec![Vec::new()], 0, Vec::new());
+    let mut lines = vec![Vec::new()];
+    let mut column = 0;
+    let mut broken = Vec::new();
     let mut rest = bytes;
     while let Some(c) = rest.chars().next() {
         let line = lines.last_mut().unwrap();

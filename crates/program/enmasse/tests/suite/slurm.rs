@@ -46,7 +46,8 @@ fn two_nodes_of_two_tasks_give_the_bits_of_four_local_ranks() {
     let data = images(folder.path(), 12);
     let two_by_two = ["--nodes=2", "--ntasks-per-node=2"];
     let check = |name: &str, others: &[&str]| {
-        let (own, run) = (folder.path().join(format!("{name}-own")), folder.path().join(name));
+        let own = folder.path().join(format!("{name}-own"));
+        let run = folder.path().join(name);
         enmasse(&train(&data, &own, &[others, &["--devices", "cpu:4"]].concat())[1..]).well();
         let ended = srun(&cluster, &two_by_two, &train(&data, &run, others)).well();
         assert_eq!(ended.json()[0]["world_size"], 4, "{name}");
@@ -137,7 +138,8 @@ fn batch(folder: &Path, body: &str) -> PathBuf {
 /// The output of a batch script, once it has ended.
 fn ended_batch(cluster: &Cluster, script: &Path, options: &[&str]) -> String {
     let output = script.with_extension("out");
-    let (output, script) = (output.display().to_string(), script.display().to_string());
+    let output = output.display().to_string();
+    let script = script.display().to_string();
     cluster.head(&[&["sbatch", "--wait", "--output", &output], options, &[&script]].concat());
     fs::read_to_string(output).unwrap()
 }
@@ -146,7 +148,8 @@ fn ended_batch(cluster: &Cluster, script: &Path, options: &[&str]) -> String {
 fn scancel_leaves_nothing() {
     let Some(cluster) = Cluster::start(2) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 10), folder.path().join("run"));
+    let data = images(folder.path(), 10);
+    let run = folder.path().join("run");
     let script =
         batch(folder.path(), &format!("srun {}", line(&train(&data, &run, &["--epochs", "1000000", "--lr", "0.001"]))));
     let output = folder.path().join("job.out").display().to_string();

@@ -45,7 +45,8 @@ fn a_staged_run_has_the_same_bits() {
     check("again", &["--devices", "cpu:2"], &copied);
 
     // A resumed run may read the data elsewhere.
-    let (run, out) = (folder.path("processes"), folder.path("processes").display().to_string());
+    let run = folder.path("processes");
+    let out = folder.path("processes").display().to_string();
     let resumed = enmasse(&["train", "--out", &out, "--resume", "--epochs", "2", &stage, "--json"]).well();
     assert_eq!(told(&resumed), [there.as_str()]);
     let resumed = enmasse(&folder.arguments(&plain, &["--epochs", "2", "--resume"])).well();
@@ -56,7 +57,9 @@ fn a_staged_run_has_the_same_bits() {
 #[test]
 fn launched_ranks_share_a_copy() {
     let folder = Folder::new("1");
-    let (scratch, plain, run) = (folder.path("scratch"), folder.path("plain"), folder.path("run"));
+    let scratch = folder.path("scratch");
+    let plain = folder.path("plain");
+    let run = folder.path("run");
     enmasse(&folder.arguments(&plain, &["--devices", "cpu:3"])).well();
     let train = folder.arguments(&run, &["--stage", &scratch.display().to_string()]);
     let launch: Vec<String> =
@@ -71,7 +74,8 @@ fn launched_ranks_share_a_copy() {
 #[test]
 fn evaluation_reads_a_copy() {
     let folder = Folder::new("1");
-    let (scratch, run) = (folder.path("scratch"), folder.path("run").display().to_string());
+    let scratch = folder.path("scratch");
+    let run = folder.path("run").display().to_string();
     enmasse(&folder.arguments(&folder.path("run"), &["--devices", "cpu:1"])).well();
     let stage = format!("--stage={}", scratch.display());
     let data = folder.data.display().to_string();

@@ -38,7 +38,8 @@ fn gpus_and_their_owners() {
 #[test]
 fn runs_are_found_while_they_train() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
+    let data = images(folder.path(), 8);
+    let run = folder.path().join("run");
     let status = || record(&finish(program().args(["status", "--json"])).well().stdout);
     let own = |status: &Value| {
         let runs = status["runs"].as_array().unwrap();

@@ -176,7 +176,8 @@ fn asked_twice_it_ends_at_once() {
 
 /// A folder with a `scontrol` that writes its arguments to a file, and runs `script`.
 fn scontrol(folder: &Folder, name: &str, script: &str) -> (PathBuf, PathBuf) {
-    let (bin, asked) = (folder.path(&format!("{name}-bin")), folder.path(&format!("{name}-asked")));
+    let bin = folder.path(&format!("{name}-bin"));
+    let asked = folder.path(&format!("{name}-asked"));
     fs::create_dir(&bin).unwrap();
     let file = bin.join("scontrol");
     fs::write(&file, format!("#!/bin/sh\necho \"$@\" >> '{}'\n{script}\n", asked.display())).unwrap();
@@ -199,7 +200,8 @@ fn a_warned_run_is_saved_and_requeued_once() {
     let check = |name: &str, others: &[&str], to: To, signal: Signal| {
         // Slurm stops a job that it requeues.
         let (bin, asked) = scontrol(&folder, name, "kill -TERM $PPID");
-        let (whole, run) = (folder.path(&format!("{name}-whole")), folder.path(name));
+        let whole = folder.path(&format!("{name}-whole"));
+        let run = folder.path(name);
         enmasse(&folder.arguments(&whole, others)).well();
         let words = folder.arguments(&run, others);
         assert_stopped(&folder.stop(in_slurm(&bin).args(&words), to, signal), 75, &run);

@@ -10,7 +10,8 @@ use crate::common::{Ended, enmasse, failed, images, metrics};
 
 /// Tiny images in three parts: 36 for training, 12 for validation, 12 for the test.
 fn parts(root: &Path) -> PathBuf {
-    let (whole, out) = (images(root, 20), root.join("parts"));
+    let whole = images(root, 20);
+    let out = root.join("parts");
     let words = [&whole, &out].map(|path| path.display().to_string());
     enmasse(&["data", "split", &words[0], &words[1], "--val", "0.2", "--test", "0.2"]).well();
     out
@@ -67,7 +68,8 @@ fn a_test_part_was_ignored() {
 #[test]
 fn a_run_that_ended_before_its_test_makes_up_for_it() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (parts(folder.path()), folder.path().join("run"));
+    let data = parts(folder.path());
+    let run = folder.path().join("run");
     let own = env!("CARGO_BIN_EXE_enmasse");
     let first = tests(&train(&data, &run, &["--devices", "cpu:2"]).well());
     let path = run.display().to_string();
@@ -112,7 +114,8 @@ fn data_without_a_test_part_say_so() {
 #[test]
 fn a_test_part_was_not_packed() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (parts(folder.path()), folder.path().join("run"));
+    let data = parts(folder.path());
+    let run = folder.path().join("run");
     let file = folder.path().join("packed");
     let words = [&data, &file, &run].map(|path| path.display().to_string());
     let packed = enmasse(&["data", "pack", &words[0], &words[1]]).well().stdout;
@@ -129,7 +132,8 @@ fn a_test_part_was_not_packed() {
 #[test]
 fn a_run_that_no_longer_improves_ends_with_its_test() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (parts(folder.path()), folder.path().join("run"));
+    let data = parts(folder.path());
+    let run = folder.path().join("run");
     let others = ["--epochs", "9", "--devices", "cpu:2", "--lr", "1e-30", "--patience", "2"];
     let ended = enmasse(&arguments(&data, &run, &others)).well();
     let said = "stopped early: val_accuracy has not improved for 2 epochs; the best is ";

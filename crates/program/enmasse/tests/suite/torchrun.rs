@@ -105,7 +105,8 @@ fn two_agents_and_a_restart() {
     enmasse(&train(&data, &own, &["--epochs", "1", "--devices", "cpu:2"])).well();
     enmasse(&train(&data, &own, &["--epochs", "2", "--devices", "cpu:2", "--resume"])).well();
 
-    let (failed, counts) = (folder.path().join("failed"), folder.path().join("counts"));
+    let failed = folder.path().join("failed");
+    let counts = folder.path().join("counts");
     let script = format!(
         "if [ -d {failed} ]; then echo $RANK $TORCHELASTIC_RESTART_COUNT >> {counts}; exec \"$@\" --epochs 2; fi\n\
          \"$@\" --epochs 1 || exit 4\n\

@@ -52,7 +52,8 @@ const FLAGS: [&str; 14] = [
 #[test]
 fn processes_are_on_one_clock() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 10).display().to_string(), folder.path().join("run"));
+    let data = images(folder.path(), 10).display().to_string();
+    let run = folder.path().join("run");
     let fixed = ["train", &data, "--devices", "cpu:2", "--out", run.to_str().unwrap()];
     check(&run, &enmasse(&[&fixed[..], &FLAGS].concat()).well().stderr);
 }
@@ -61,7 +62,8 @@ fn processes_are_on_one_clock() {
 fn hosts_are_on_one_clock() {
     let Some(network) = Network::up(&["h1", "h2"]) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 10), folder.path().join("run"));
+    let data = images(folder.path(), 10);
+    let run = folder.path().join("run");
     let own = env!("CARGO_BIN_EXE_enmasse");
     let host = |rank: &str, host: &str| {
         let mut command = network.command(host, own);

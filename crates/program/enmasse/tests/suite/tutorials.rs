@@ -58,7 +58,8 @@ fn false_means_false() {
 #[test]
 fn a_mistyped_weights_path_never_trains_from_scratch() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 5), folder.path().join("run"));
+    let data = images(folder.path(), 5);
+    let run = folder.path().join("run");
     let weights = folder.path().join("resNet43.pth").display().to_string();
     for ranks in ["cpu:1", "cpu:2", "cpu:2 --ranks thread"] {
         let ended = train(&data, &run, &format!("--weights {weights} --devices {ranks}"));
@@ -81,7 +82,8 @@ fn a_mistyped_weights_path_never_trains_from_scratch() {
 #[test]
 fn a_device_by_its_number_is_one_of_the_gpus() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 5), folder.path().join("run"));
+    let data = images(folder.path(), 5);
+    let run = folder.path().join("run");
     for device in ["0", "0,1"] {
         let ended = train(&data, &run, &format!("--device {device} --devices cpu:1"));
         refused(&ended, &run, 2, &["error: ", &format!("--device {device}"), "--devices cpu:1 says otherwise"]);
@@ -91,7 +93,8 @@ fn a_device_by_its_number_is_one_of_the_gpus() {
 #[test]
 fn contradicting_the_launcher_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 5), folder.path().join("run"));
+    let data = images(folder.path(), 5);
+    let run = folder.path().join("run");
     let check = |flags: &str, mentions: &[&str]| {
         let mut command = command(&data, &run, flags);
         command.env("RANK", "1").env("WORLD_SIZE", "2").env("LOCAL_RANK", "1").env("LOCAL_WORLD_SIZE", "2");
@@ -115,7 +118,8 @@ fn an_address_a_rank_and_a_world_size_are_enough() {
     let local = folder.path().join("local");
     train(&data, &local, "--devices cpu:2").well();
     for spelling in ["--init-method", "--dist-url"] {
-        let (run, port) = (folder.path().join(spelling), test_support::free_port());
+        let run = folder.path().join(spelling);
+        let port = test_support::free_port();
         let start = |rank: usize| {
             let flags = format!("{spelling} tcp://127.0.0.1:{port} --rank {rank} --world-size 2");
             let mut command = command(&data, &run, &flags);
@@ -164,7 +168,8 @@ fn one_writer_of_class_indices() {
 #[test]
 fn the_logged_rate_is_the_one_used() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (images(folder.path(), 10), folder.path().join("run"));
+    let data = images(folder.path(), 10);
+    let run = folder.path().join("run");
     let schedule = "--epochs 3 --devices cpu:1 --momentum 0 --lr 0.015 --schedule step --step-size 1 --gamma 0";
     let ended = train(&data, &run, schedule).well();
     let records = metrics(&run);
@@ -204,7 +209,8 @@ fn the_last_batchs_loss_is_not_the_epochs() {
 #[test]
 fn two_jobs_at_once_do_not_collide() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, temporary) = (images(folder.path(), 10), folder.path().join("tmp"));
+    let data = images(folder.path(), 10);
+    let temporary = folder.path().join("tmp");
     fs::create_dir(&temporary).unwrap();
     let job = |name: &str, seed: usize| {
         let others = format!("--epochs 2 --devices cpu:2 --check-ranks --json --seed {seed}");
@@ -319,7 +325,8 @@ fn the_home_folder_is_found_where_no_shell_expands_it() {
 #[test]
 fn launched_ranks_meet_at_an_address_of_their_own() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, port) = (images(folder.path(), 10), test_support::free_port());
+    let data = images(folder.path(), 10);
+    let port = test_support::free_port();
     let run = folder.path().join("run");
     let rank = |rank: usize| {
         // As older launchers pass it, besides the variables.
@@ -337,7 +344,8 @@ fn launched_ranks_meet_at_an_address_of_their_own() {
 #[test]
 fn a_run_starts_from_the_given_weights() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, first) = (images(folder.path(), 10), folder.path().join("first"));
+    let data = images(folder.path(), 10);
+    let first = folder.path().join("first");
     train(&data, &first, "--devices cpu:1 --lr 0.01 --export-every 1").well();
     let best = metrics(&first)[0]["val_loss"].as_f64().unwrap();
     let weights = folder.path().join("weights.pth");
@@ -358,7 +366,8 @@ fn a_run_starts_from_the_given_weights() {
         format!("--weights {} --freeze-layers True --devices cpu:1 --lr 0.01 --export-every 1", weights.display());
     train(&data, &run, &others).well();
     let read = |path: &Path| enmasse_weights::read(path).unwrap().tensors;
-    let (before, after) = (read(&weights), read(&run.join("weights/model-0.pth")));
+    let before = read(&weights);
+    let after = read(&run.join("weights/model-0.pth"));
     let changed = before.iter().zip(&after).filter(|(before, after)| before != after);
     let changed: Vec<&str> = changed.map(|(tensor, _)| tensor.name.as_str()).collect();
     assert_eq!(changed, ["fc3.weight", "fc3.bias"]);
@@ -388,7 +397,8 @@ fn digits(folder: &Path) {
         let (mut images, mut labels) = (Vec::new(), Vec::new());
         for index in 0..count {
             let mut image = [0u8; 28 * 28];
-            let (left, top) = (2 + random.below(16) as usize, 1 + random.below(10) as usize);
+            let left = 2 + random.below(16) as usize;
+            let top = 1 + random.below(10) as usize;
             let ink = 150 + random.below(100) as u8;
             // The order of classes must carry no information.
             let digit = index * 7 % 10;

@@ -19,7 +19,8 @@ pub fn unequal(root: &Path) -> PathBuf {
 
 /// The weights of an MLP for three classes that predicts the first one for every image, whatever is in it.
 pub fn one_class_for_all(root: &Path, data: &str) -> String {
-    let (run, path) = (root.join("short").display().to_string(), root.join("one.safetensors"));
+    let run = root.join("short").display().to_string();
+    let path = root.join("one.safetensors");
     let short = ["train", data, "--model", "mlp", "--size", "12", "--devices", "cpu:1", "--max-steps", "1"];
     enmasse(&[&short[..], &["--out", &run]].concat()).well();
     let bytes = fs::read(Path::new(&run).join("checkpoints/last.safetensors")).unwrap();
@@ -84,7 +85,8 @@ fn mistakes_are_listed_once_at_any_number_of_ranks() {
 #[test]
 fn many_classes_take_a_short_table() {
     let folder = tempfile::tempdir().unwrap();
-    let (three, data) = (images(folder.path(), 5), folder.path().join("many"));
+    let three = images(folder.path(), 5);
+    let data = folder.path().join("many");
     for class in 0..30 {
         let to = data.join(format!("class-{class:02}"));
         fs::create_dir_all(&to).unwrap();
@@ -93,7 +95,8 @@ fn many_classes_take_a_short_table() {
             fs::copy(three.join(from).join(&name), to.join(format!("{from}-{name}"))).unwrap();
         }
     }
-    let (data, run) = (data.display().to_string(), folder.path().join("run").display().to_string());
+    let data = data.display().to_string();
+    let run = folder.path().join("run").display().to_string();
     enmasse(&["train", &data, "--model", "mlp", "--size", "12", "--devices", "cpu:1", "--epochs", "1", "--out", &run])
         .well();
     let eval = |others: &[&str]| {
@@ -123,7 +126,8 @@ fn a_class_that_nothing_evaluates_was_forgotten_at_the_end() {
     for entry in fs::read_dir(data.join("red")).unwrap().skip(2) {
         fs::remove_file(entry.unwrap().path()).unwrap();
     }
-    let (data, run) = (data.display().to_string(), folder.path().join("run").display().to_string());
+    let data = data.display().to_string();
+    let run = folder.path().join("run").display().to_string();
     let trained = on_one_device(&["train", &data, "--model", "mlp", "--epochs", "1", "--out", &run]);
     let line = "warning: in the validation 1 of 3 classes has no image, so nothing evaluated it: red";
     assert_eq!(trained.stderr.lines().last(), Some(line), "{}", trained.stderr);

@@ -168,7 +168,8 @@ fn a_pipe_in_the_place_of_an_image_is_no_image() {
     let list = fs::read_to_string(out.join("logs/unreadable.txt")).unwrap();
     assert_eq!(list.matches("/001.jpg\tit is a pipe, not a file\n").count(), 2, "{list}");
 
-    let (run, pipe) = (out.display().to_string(), data.join("red/001.jpg").display().to_string());
+    let run = out.display().to_string();
+    let pipe = data.join("red/001.jpg").display().to_string();
     let ended = enmasse(&["predict", &run, &pipe]);
     assert!(ended.code == Some(1) && ended.stderr.contains("red/001.jpg: it is a pipe, not a file"), "{ended:?}");
 }

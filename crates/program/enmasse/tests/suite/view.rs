@@ -172,12 +172,14 @@ fn a_connection_has_several_requests() {
     let mut stream = BufReader::new(served.connect());
     // The refusal in the middle has a body that nobody reads.
     for (token, sent, status) in [(&served.token[..], "", 200), ("x", "body", 403), (&served.token, "", 200)] {
-        let (port, length) = (served.port, sent.len());
+        let port = served.port;
+        let length = sent.len();
         let head =
             format!("POST /icon.svg?token={token} HTTP/1.1\r\nHost: localhost:{port}\r\nContent-Length: {length}");
         let head = if sent.is_empty() { head.replace("POST", "GET") } else { head };
         stream.get_mut().write_all(format!("{head}\r\n\r\n{sent}").as_bytes()).unwrap();
-        let (mut line, mut length) = (String::new(), 0);
+        let mut line = String::new();
+        let mut length = 0;
         stream.read_line(&mut line).unwrap();
         assert!(line.starts_with(&format!("HTTP/1.1 {status} ")), "{line}");
         while line != "\r\n" {
@@ -303,7 +305,8 @@ fn an_image_is_predicted_and_its_classes_are_text() {
     let folder = tempfile::tempdir().unwrap();
     let data = images(folder.path(), 10);
     fs::rename(data.join("dark"), data.join(HOSTILE)).unwrap();
-    let (data, run) = (data.display().to_string(), folder.path().join("one").display().to_string());
+    let data = data.display().to_string();
+    let run = folder.path().join("one").display().to_string();
     let model = ["--model", "mlp", "--size", "12", "--epochs", "1", "--batch", "4", "--devices", "cpu:1"];
     enmasse(&[&["train", &data, "--out", &run], &model[..]].concat()).well();
     // Regression test: of a run by the default devices the page said that auto takes no number.
@@ -407,7 +410,8 @@ fn predictions_of_numbers_stand_beside_the_truth() {
     }
     let list = data.join("list.csv");
     fs::write(&list, table).unwrap();
-    let (list, run) = (list.display().to_string(), folder.path().join("one").display().to_string());
+    let list = list.display().to_string();
+    let run = folder.path().join("one").display().to_string();
     let model = ["--model", "mlp", "--size", "12", "--epochs", "1", "--batch", "4", "--devices", "cpu:1"];
     enmasse(
         &[&["train", &list, "--label-column", "brightness", "--task", "regression", "--out", &run], &model[..]]

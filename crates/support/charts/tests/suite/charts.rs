@@ -42,7 +42,8 @@ fn a_thousand_classes_fit_a_page_of_screen_proportions() {
     let many: Vec<_> = (0..1000).map(|index| (format!("n{index:08} a class of ImageNet"), 1300, 50)).collect();
     let elements = parse(&class_distribution("ImageNet", &many));
     check_inside(&elements);
-    let (width, height) = (elements[0].number("width"), elements[0].number("height"));
+    let width = elements[0].number("width");
+    let height = elements[0].number("height");
     assert!((0.8..2.5).contains(&(width / height)), "{width}x{height}");
     let mut places: Vec<(i64, i64)> = bars(&elements).iter().map(|bar| (bar.0 as i64, bar.1 as i64)).collect();
     places.sort_unstable();

@@ -152,7 +152,8 @@ impl Pieces {
 
     /// Fills `bytes` from the byte `at` of a piece on. False if the cache does not have it.
     pub fn read(&self, piece: u64, at: usize, bytes: &mut [u8]) -> bool {
-        let (word, bit) = (&self.checked[(piece / 64) as usize], 1 << (piece % 64));
+        let word = &self.checked[(piece / 64) as usize];
+        let bit = 1 << (piece % 64);
         if word.load(Ordering::Relaxed) & bit != 0 {
             let file = open_regular(&self.path(piece));
             return file.and_then(|file| file.read_exact_at(bytes, (HASH + at) as u64)).is_ok();

@@ -155,7 +155,8 @@ impl Room {
                 if !metadata.is_file() || !file.file_name().to_str().is_some_and(is_own) {
                     continue;
                 }
-                let (path, written) = (file.path(), metadata.modified().unwrap_or(opened));
+                let path = file.path();
+                let written = metadata.modified().unwrap_or(opened);
                 found.push(Found { turn: turn(&path), path, bytes: metadata.len(), written });
             }
         }
@@ -227,7 +228,8 @@ mod tests {
     fn what_came_last_goes_last() {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path();
-        let (room, own) = (Room::open(folder, 1600).unwrap(), folder.join(object("a")));
+        let room = Room::open(folder, 1600).unwrap();
+        let own = folder.join(object("a"));
         room.uses(object("a"));
         fs::create_dir(&own).unwrap();
         for number in 0..16 {
@@ -246,7 +248,8 @@ mod tests {
     #[test]
     fn files_of_others_stay() {
         let place = tempfile::tempdir().unwrap();
-        let (folder, elsewhere) = (place.path().join("cache"), place.path().join("elsewhere"));
+        let folder = place.path().join("cache");
+        let elsewhere = place.path().join("elsewhere");
         let (linked, object) = (object("a"), object("b"));
         for name in ["runs", &object] {
             fs::create_dir_all(folder.join(name)).unwrap();

@@ -64,7 +64,8 @@ impl Client {
         whole: Option<Duration>,
     ) -> Result<Response<Body>, Fault> {
         let uri = request.uri();
-        let (secure, local) = (uri.scheme_str() == Some("https"), is_local(uri));
+        let secure = uri.scheme_str() == Some("https");
+        let local = is_local(uri);
         let config = self.agent.configure_request(request).https_only(secure).timeout_global(whole);
         let config = if local { config.proxy(None) } else { config };
         let request = match redirects {

@@ -31,7 +31,8 @@ impl Profile {
             None => variables.get("HOME").map(|home| PathBuf::from(home).join(".aws").join(usual)),
         };
         let name = variables.get("AWS_PROFILE").unwrap_or("default");
-        let (mut found, mut is_there) = (BTreeMap::new(), false);
+        let mut found = BTreeMap::new();
+        let mut is_there = false;
         let files = [
             (file("AWS_CONFIG_FILE", "config"), format!("profile {name}")),
             (file("AWS_SHARED_CREDENTIALS_FILE", "credentials"), name.to_owned()),

@@ -214,7 +214,8 @@ fn progress_is_told() {
     let (set, bytes) = one_file();
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(&[("a.gz", &bytes)], &[Answer::Cut(1000)]);
-    let (url, mut told) = (format!("{}/a.gz", server.address), Vec::new());
+    let url = format!("{}/a.gz", server.address);
+    let mut told = Vec::new();
     let fetcher = Fetcher::default().mirrors(vec![format!("{}/", server.address)]);
     let tell = &mut |event: Event| match event {
         Event::Received { archive: "a.gz", bytes, total } => told.push((bytes, total)),

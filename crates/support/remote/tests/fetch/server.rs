@@ -72,7 +72,8 @@ impl Server {
         let requests = Arc::new(Mutex::new(Vec::new()));
         let files: Vec<(String, Vec<u8>)> =
             files.iter().map(|(name, bytes)| (format!("/files/{name}"), bytes.to_vec())).collect();
-        let (mut answers, told) = (VecDeque::from(answers.to_vec()), requests.clone());
+        let mut answers = VecDeque::from(answers.to_vec());
+        let told = requests.clone();
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 // A client that does not wait for the end is what some tests are about.
@@ -101,7 +102,9 @@ fn answer(
     told: &Mutex<Vec<String>>,
 ) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
-    let (mut line, mut from, mut token) = (String::new(), None, false);
+    let mut line = String::new();
+    let mut from = None;
+    let mut token = false;
     stream.read_line(&mut line)?;
     let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
     loop {

@@ -68,7 +68,8 @@ fn is_piece(object: &Object, piece: usize, bytes: &[u8]) {
 
 #[test]
 fn a_few_requests_at_a_time_and_each_piece_once() {
-    let (cache, bytes) = (tempdir().unwrap(), noise(40 * PIECE));
+    let cache = tempdir().unwrap();
+    let bytes = noise(40 * PIECE);
     let server = Server::start(&[("a", &bytes)]);
     let object = object(&server, cache.path()).unwrap();
     server.requests();
@@ -96,7 +97,8 @@ fn a_few_requests_at_a_time_and_each_piece_once() {
 
 #[test]
 fn a_long_read_leaves_out_what_is_under_way() {
-    let (cache, bytes) = (tempdir().unwrap(), noise(8 * PIECE));
+    let cache = tempdir().unwrap();
+    let bytes = noise(8 * PIECE);
     let server = Server::start(&[("a", &bytes)]);
     let object = object(&server, cache.path()).unwrap();
     server.requests();
@@ -116,7 +118,8 @@ fn a_long_read_leaves_out_what_is_under_way() {
 
 #[test]
 fn no_further_than_the_cache_allows() {
-    let (cache, bytes) = (tempdir().unwrap(), noise(40 * PIECE));
+    let cache = tempdir().unwrap();
+    let bytes = noise(40 * PIECE);
     let server = Server::start(&[("a", &bytes)]);
     let opened = |limit: u64, cache: &Path| {
         let remote = Remote::new(&RemoteOptions { limit, ..options(cache) }).unwrap();
@@ -153,7 +156,8 @@ fn no_further_than_the_cache_allows() {
 #[test]
 fn a_few_thousand_turns_are_looked_at() {
     const FAR: usize = 4096;
-    let (cache, bytes) = (tempdir().unwrap(), noise(PIECE));
+    let cache = tempdir().unwrap();
+    let bytes = noise(PIECE);
     let server = Server::start(&[("a", &bytes)]);
     let object = object(&server, cache.path()).unwrap();
     is_piece(&object, 0, &bytes);
@@ -169,7 +173,8 @@ fn a_few_thousand_turns_are_looked_at() {
 
 #[test]
 fn a_fault_is_left_to_the_one_who_needs_the_piece() {
-    let (cache, bytes) = (tempdir().unwrap(), noise(20 * PIECE));
+    let cache = tempdir().unwrap();
+    let bytes = noise(20 * PIECE);
     let server = Server::start(&[("a", &bytes)]);
     let object = object(&server, cache.path()).unwrap();
     server.requests();
@@ -188,7 +193,8 @@ fn a_fault_is_left_to_the_one_who_needs_the_piece() {
 
 #[test]
 fn dropped_it_asks_for_nothing_more() {
-    let (cache, bytes) = (tempdir().unwrap(), noise(40 * PIECE));
+    let cache = tempdir().unwrap();
+    let bytes = noise(40 * PIECE);
     let server = Server::start(&[("a", &bytes)]);
     let object = object(&server, cache.path()).unwrap();
     server.requests();

@@ -76,7 +76,8 @@ fn size(folder: &Path) -> u64 {
 
 #[test]
 fn objects_are_read_as_files_are() {
-    let (cache, bytes) = (tempdir().unwrap(), noise(5 * PIECE / 2));
+    let cache = tempdir().unwrap();
+    let bytes = noise(5 * PIECE / 2);
     let server = Server::start(&[("a", &bytes)]);
     let object = object(&server, cache.path()).unwrap();
     assert_eq!(object.length(), bytes.len() as u64);
@@ -152,7 +153,8 @@ fn a_server_that_does_not_give_it() {
 
 #[test]
 fn an_object_that_changes_ends_the_run() {
-    let (cache, bytes) = (tempdir().unwrap(), noise(2 * PIECE));
+    let cache = tempdir().unwrap();
+    let bytes = noise(2 * PIECE);
     let server = Server::start(&[("a", &bytes)]);
     let first = object(&server, cache.path()).unwrap();
     let mut found = [0; 10];
@@ -170,7 +172,8 @@ fn an_object_that_changes_ends_the_run() {
 
 #[test]
 fn no_server_is_waited_for_without_end() {
-    let (cache, bytes) = (tempdir().unwrap(), noise(PIECE));
+    let cache = tempdir().unwrap();
+    let bytes = noise(PIECE);
     let server = Server::start(&[("a", &bytes)]);
     let remote = Remote::new(&RemoteOptions { timeout: Duration::from_millis(300), ..options(cache.path()) }).unwrap();
     let object = remote.object(&format!("{}/a", server.address)).unwrap();
@@ -185,7 +188,8 @@ fn no_server_is_waited_for_without_end() {
 
 #[test]
 fn what_the_cache_has_is_read_without_a_server() {
-    let (cache, bytes) = (tempdir().unwrap(), noise(2 * PIECE));
+    let cache = tempdir().unwrap();
+    let bytes = noise(2 * PIECE);
     let server = Server::start(&[("a", &bytes)]);
     let address = format!("{}/a", server.address);
     let open = |timeout: u64| {
@@ -216,7 +220,8 @@ fn what_the_cache_has_is_read_without_a_server() {
 
 #[test]
 fn the_cache_is_bounded() {
-    let (cache, bytes) = (tempdir().unwrap(), noise(12 * PIECE));
+    let cache = tempdir().unwrap();
+    let bytes = noise(12 * PIECE);
     let server = Server::start(&[("a", &bytes)]);
     let limit = 4 * PIECE as u64;
     let remote = Remote::new(&RemoteOptions { limit, ..options(cache.path()) }).unwrap();
@@ -237,13 +242,15 @@ fn the_cache_is_bounded() {
 
 #[test]
 fn many_threads_fetch_each_piece_once() {
-    let (cache, bytes) = (tempdir().unwrap(), noise(6 * PIECE));
+    let cache = tempdir().unwrap();
+    let bytes = noise(6 * PIECE);
     let server = Server::start(&[("a", &bytes)]);
     let objects = [object(&server, cache.path()).unwrap(), object(&server, cache.path()).unwrap()];
     assert_eq!(server.requests().len(), 2);
     std::thread::scope(|scope| {
         for thread in 0..6 {
-            let (object, bytes) = (&objects[thread % 2], &bytes);
+            let object = &objects[thread % 2];
+            let bytes = &bytes;
             scope.spawn(move || {
                 let mut found = vec![0; 1000];
                 for piece in (0..6).map(|step| (step + thread) % 6) {

@@ -30,7 +30,8 @@ fn read(object: &Arc<Object>) -> std::io::Result<Vec<u8>> {
 
 #[test]
 fn all_runs_of_an_object_are_under_way_together() {
-    let (cache, bytes) = (tempdir().unwrap(), noise(4 * RUN + PIECE + 7));
+    let cache = tempdir().unwrap();
+    let bytes = noise(4 * RUN + PIECE + 7);
     let server = Server::start(&[("a", &bytes)]);
     // A cache that keeps nothing makes no difference.
     for limit in [1 << 30, 0] {
@@ -50,7 +51,8 @@ fn all_runs_of_an_object_are_under_way_together() {
 
 #[test]
 fn two_processes_ask_for_each_run_once() {
-    let (cache, bytes) = (tempdir().unwrap(), noise(3 * RUN));
+    let cache = tempdir().unwrap();
+    let bytes = noise(3 * RUN);
     let server = Server::start(&[("a", &bytes)]);
     let [first, second] = [(); 2].map(|()| object(&server, cache.path()).unwrap());
     server.requests();
@@ -70,12 +72,14 @@ fn two_processes_ask_for_each_run_once() {
 
 #[test]
 fn a_fault_ahead_is_left_to_the_reader() {
-    let (cache, bytes) = (tempdir().unwrap(), noise(4 * RUN));
+    let cache = tempdir().unwrap();
+    let bytes = noise(4 * RUN);
     let server = Server::start(&[("a", &bytes)]);
     let object = object(&server, cache.path()).unwrap();
     server.requests();
     server.refuse(&request(2, bytes.len()));
-    let (mut reader, mut found) = (object.reader(), Vec::new());
+    let mut reader = object.reader();
+    let mut found = Vec::new();
     let error = reader.read_to_end(&mut found).unwrap_err();
     assert!(found == bytes[..2 * RUN]);
     let refused = "it answers 403 Forbidden: this file may not be read without a login";
@@ -90,14 +94,16 @@ fn a_fault_ahead_is_left_to_the_reader() {
 
 /// The requests of a reader that begins to read these runs, in order, of an object of nine: for each those that come then, and whether it succeeds.
 fn check_reach(refused: Option<usize>, expected: &[(usize, &[usize], bool)]) {
-    let (cache, bytes) = (tempdir().unwrap(), noise(PIECE).repeat(9 * RUN / PIECE));
+    let cache = tempdir().unwrap();
+    let bytes = noise(PIECE).repeat(9 * RUN / PIECE);
     let server = Server::start(&[("a", &bytes)]);
     let object = object(&server, cache.path()).unwrap();
     server.requests();
     refused.into_iter().for_each(|run| server.refuse(&request(run, bytes.len())));
     let mut reader = object.reader();
     for &(run, asked, succeeds) in expected {
-        let (begin, mut found) = (run * RUN, [0; 10]);
+        let begin = run * RUN;
+        let mut found = [0; 10];
         reader.seek(SeekFrom::Start(begin as u64)).unwrap();
         assert_eq!(reader.read_exact(&mut found).is_ok(), succeeds, "{run}");
         assert!(found == bytes[begin..begin + 10] || !succeeds, "{run}");
@@ -119,7 +125,8 @@ fn a_server_that_fails_is_asked_for_less() {
 
 #[test]
 fn dropped_it_asks_for_nothing_more() {
-    let (cache, bytes) = (tempdir().unwrap(), vec![7; 20 * RUN]);
+    let cache = tempdir().unwrap();
+    let bytes = vec![7; 20 * RUN];
     let server = Server::start(&[("a", &bytes)]);
     let object = object(&server, cache.path()).unwrap();
     server.requests();

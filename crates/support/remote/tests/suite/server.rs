@@ -177,11 +177,13 @@ fn answer(stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
     }
     let total = bytes.len();
     let (first, last) = range.as_deref().and_then(|range| range.split_once('-')).unwrap_or(("0", ""));
-    let (first, end) = (first.parse().unwrap(), last.parse().map_or(total, |last: usize| total.min(last + 1)));
+    let first = first.parse().unwrap();
+    let end = last.parse().map_or(total, |last: usize| total.min(last + 1));
     let part =
         |first: usize, end: usize| format!("ETag: {tag}\r\nContent-Range: bytes {first}-{}/{total}\r\n", end - 1);
     let own = part(first, end);
-    let (partial, body) = ("206 Partial Content", &bytes[first..end]);
+    let partial = "206 Partial Content";
+    let body = &bytes[first..end];
     match answer {
         Answer::Well => send(partial, &own, body.len(), body),
         Answer::Cut(length) => send(partial, &own, body.len(), &body[..length.min(body.len())]),

@@ -83,7 +83,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
         let short = Duration::from_millis(1);
-        let (mut held, mut steps) = (Some(Lock::take(&path).unwrap().unwrap()), 0);
+        let mut held = Some(Lock::take(&path).unwrap().unwrap());
+        let mut steps = 0;
         assert!(Lock::wait(&path, short, || ()).unwrap().is_none());
         let owned = Lock::wait(&path, short, || {
             steps += 1;

@@ -106,7 +106,8 @@ impl<'a> Mount<'a> {
         let mut mount = mount.split(' ').skip(3);
         let (root, place) = (mount.next()?, mount.next()?);
         let mut system = system.split(' ');
-        let (kind, options) = (system.next()?, system.nth(1)?);
+        let kind = system.next()?;
+        let options = system.nth(1)?;
         // The kernel writes blanks in octal.
         Some(Mount { root, place: place.replace("\\040", " ").into(), kind, options })
     }

@@ -66,12 +66,18 @@ impl GroupedGradient {
         dy: Region<E>,
         dw: Region<f32>,
     ) {
-        let (partial, private, x) = (context.shared, &context.private, x.into());
-        let (staging, blocks) = (&self.staging, self.blocks());
-        let (steps, pieces) = (staging.steps.len(), staging.pieces());
+        let partial = context.shared;
+        let private = &context.private;
+        let x = x.into();
+        let staging = &self.staging;
+        let blocks = self.blocks();
+        let steps = staging.steps.len();
+        let pieces = staging.pieces();
         context.pool.run(blocks * pieces, |task, thread| {
-            let (block, piece) = (task / pieces, task % pieces);
-            let (band, first) = (block % self.bands, block / self.bands * self.images);
+            let block = task / pieces;
+            let piece = task % pieces;
+            let band = block % self.bands;
+            let first = block / self.bands * self.images;
             let task = Block {
                 gradient: self,
                 x,
@@ -121,7 +127,8 @@ impl<E: Element> Kernel for Block<'_, E> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let (staging, kernel) = (&self.gradient.staging, self.gradient.kernel());
+        let staging = &self.gradient.staging;
+        let kernel = self.gradient.kernel();
         // SAFETY: the caller's promise; every step finds its rows staged.
         unsafe {
             staging.clear::<S>(self.staged);
@@ -171,7 +178,8 @@ impl<E: Element> Block<'_, E> {
         point: usize,
         channel: usize,
     ) {
-        let (staging, kernel) = (&self.gradient.staging, self.gradient.kernel());
+        let staging = &self.gradient.staging;
+        let kernel = self.gradient.kernel();
         let [height, width] = staging.result;
         let count = N.min(columns.points - point);
         let lanes = self.channels.end - channel;

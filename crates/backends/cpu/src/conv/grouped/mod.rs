@@ -38,7 +38,8 @@ const STEPS: usize = 4;
 
 /// Whether vectors of this level hold whole groups of the layer, each with as many outputs as inputs.
 pub(crate) fn applies(shape: &ConvShape, isa: Isa) -> bool {
-    let (each, lanes) = (shape.input[2] / shape.conv.groups, panel_width(isa) / 2);
+    let each = shape.input[2] / shape.conv.groups;
+    let lanes = panel_width(isa) / 2;
     shape.conv.groups > 1
         && shape.input[2] == shape.output[2]
         && (each == 1 || (lanes.is_multiple_of(each) && shape.input[2].is_multiple_of(lanes)))
@@ -100,14 +101,16 @@ impl Grouped {
         let Staging { channels, each, vector, .. } = self.staging;
         context.pool.run(self.staging.vectors(), |task, _| {
             for row in 0..self.taps * each {
-                let (tap, input) = (row / each, row % each);
+                let tap = row / each;
+                let input = row % each;
                 // SAFETY: this task's vector of the packed weights.
                 let lanes = unsafe { packed.slice_mut(task * self.kernel() + row * vector, vector) };
                 let first = task * vector;
                 let count = vector.min(channels - first);
                 if self.backward && each > 1 {
                     for (lane, value) in lanes.iter_mut().enumerate() {
-                        let (group, output) = ((first + lane) / each * each, lane % each);
+                        let group = (first + lane) / each * each;
+                        let output = lane % each;
                         // SAFETY: a value of the weights.
                         *value = unsafe { *weights.at((tap * each + output) * channels + group + input, 1) };
                     }
@@ -154,8 +157,10 @@ impl Grouped {
     /// # Safety
     /// As for [`Grouped::run`]; no other code uses the workspace.
     unsafe fn task<E: Element>(&self, task: usize, workspace: Region<f32>, operands: Operands<E>) {
-        let (steps, pieces) = (self.staging.steps.len(), self.staging.pieces());
-        let (band, piece) = (task / pieces % self.bands, task % pieces);
+        let steps = self.staging.steps.len();
+        let pieces = self.staging.pieces();
+        let band = task / pieces % self.bands;
+        let piece = task % pieces;
         let task = Task {
             conv: self,
             operands,
@@ -188,7 +193,9 @@ impl<E: Element> Packed<E> for Grouped {
         result: Region<E>,
         epilogue: &dyn Epilogue,
     ) {
-        let (streams, start, epilogue) = (false, Start::Zero, Some(epilogue));
+        let streams = false;
+        let start = Start::Zero;
+        let epilogue = Some(epilogue);
         let operands = Operands { source: source.into(), weights: packed, result, streams, start, epilogue };
         // SAFETY: the caller's promise.
         (0..self.tasks()).for_each(|task| unsafe { self.task(task, private, operands) });
@@ -286,7 +293,8 @@ impl<E: Element> Task<'_, E> {
         let column = point * columns.step + columns.offset;
         let first = ((self.image * height + row) * width + column) * staging.channels + channel;
         // Copies, because a store might change what a reference refers to, as far as the compiler knows.
-        let (apart, source_apart) = (columns.step * staging.channels, columns.source_step);
+        let apart = columns.step * staging.channels;
+        let source_apart = columns.source_step;
         let target = |i: usize| first + i * apart;
         if !self.operands.streams {
             (0..N).for_each(|i| self.operands.result.prefetch(target(N + i), 0, S::LANES));
@@ -312,7 +320,8 @@ impl<E: Element> Task<'_, E> {
             for &(kernel_row, staged_row) in &staging.rows[row].taps {
                 let (from, weights) = (from.add(staged_row), weights.add(kernel_row));
                 for &(place, tap) in &columns.taps {
-                    let (from, weight) = (from.add(place), S::load(weights.add(tap)));
+                    let from = from.add(place);
+                    let weight = S::load(weights.add(tap));
                     for (i, sum) in sums.iter_mut().enumerate() {
                         *sum = S::mul_add(S::load(from.add(i * source_apart)), weight, *sum);
                     }

@@ -76,7 +76,8 @@ pub(super) struct Staging {
 impl Staging {
     pub(super) fn new(shape: &ConvShape, isa: Isa, backward: bool) -> Self {
         let [source, result] = shape.source_and_result(backward);
-        let (channels, each) = (shape.input[2], shape.input[2] / shape.conv.groups);
+        let channels = shape.input[2];
+        let each = shape.input[2] / shape.conv.groups;
         let vector = panel_width(isa) / 2;
         let columns = geometry::tap_runs(shape, 1, false, backward);
         let places = || columns.iter().flat_map(|run| run.taps.iter().map(|&(_, d)| d));
@@ -100,14 +101,16 @@ impl Staging {
         let steps = chosen.unwrap_or_else(|| steps(1));
         let vectors = channels.div_ceil(vector);
         let pieces = vectors.div_ceil((room(&steps).max(MIN_CHANNELS) / vector).min(vectors));
-        let (block, slots) = (vectors.div_ceil(pieces) * vector, slots(&steps));
+        let block = vectors.div_ceil(pieces) * vector;
+        let slots = slots(&steps);
         let pixel = block * each;
         let columns = columns.iter().zip(tiles).map(|(run, tile)| {
             let tap = |&(k, d): &(usize, isize)| {
                 let pixels = (d + left as isize) as usize;
                 (0..each).map(move |input| (pixels * pixel + input * vector, (k * each + input) * vector))
             };
-            let (taps, source_step) = (run.taps.iter().flat_map(tap).collect(), run.source_step * pixel);
+            let taps = run.taps.iter().flat_map(tap).collect();
+            let source_step = run.source_step * pixel;
             Columns { points: run.points.len(), step: run.step, offset: run.offset, source_step, tile, taps }
         });
         let columns = columns.collect();
@@ -212,7 +215,8 @@ impl Staging {
             channels: Range<usize>,
             staged: Region<f32>,
         ) {
-            let (mut pixels, mut channels) = (self.source[1].min(self.width - self.left), channels);
+            let mut pixels = self.source[1].min(self.width - self.left);
+            let mut channels = channels;
             let ahead = values_ahead::<E>().next_multiple_of(self.channels);
             // Neighbouring pixels are one piece, if their channels fill their vectors.
             if self.pixel() == self.channels && norm.is_none() {
@@ -223,7 +227,8 @@ impl Staging {
                     let from = ((image * self.source[0] + y) * self.source[1] + x) * self.channels;
                     let to = (y % self.slots * self.width + self.left + x) * self.pixel();
                     for channel in channels.clone().step_by(S::LANES) {
-                        let (from, count) = (from + channel, channels.end - channel);
+                        let from = from + channel;
+                        let count = channels.end - channel;
                         let values = match norm {
                             None => part::<S, E>(source, from, count),
                             Some(norm) => norm.part::<S, E>(source, from, channel, count),

@@ -93,9 +93,11 @@ impl<E: Element> Winograd<E> {
         let tiling = Tiling::new(shape.batch, result);
         let (inputs, outputs) = (shape.input[2], shape.output[2]);
         let filters = Filters { inputs, outputs, flipped: backward };
-        let (columns, width) = (filters.columns(), panel_width(isa));
+        let columns = filters.columns();
+        let width = panel_width(isa);
         // In words.
-        let (depth, piece_depth) = (filters.depth().div_ceil(E::PER_WORD), PIECE_DEPTHS / E::PER_WORD);
+        let depth = filters.depth().div_ceil(E::PER_WORD);
+        let piece_depth = PIECE_DEPTHS / E::PER_WORD;
         let channels = filters.depth().max(columns);
         let most = if tiling.count() > FEW_TILES { BLOCK_CHANNELS } else { ALWAYS_BLOCKS };
         let work = if channels > most { Work::Pieces } else { Work::Blocks };
@@ -131,7 +133,8 @@ impl<E: Element> Winograd<E> {
         let all = || blocks.iter().flat_map(|block| &block.pieces);
         let piece_tiles = all().map(|piece| piece.tiles.len()).max().unwrap_or(0);
         let piece_columns = all().map(|piece| piece.columns.len()).max().unwrap_or(0);
-        let (patches, matmuls) = (Layout::rows(block_tiles, depth), Layout::rows(piece_tiles, piece_columns));
+        let patches = Layout::rows(block_tiles, depth);
+        let matmuls = Layout::rows(piece_tiles, piece_columns);
         let rows = (0..piece_tiles).map(|tile| tile * matmuls.row).collect();
         let element = PhantomData;
         Winograd {
@@ -165,7 +168,8 @@ impl<E: Element> Winograd<E> {
     /// Workspace for [`Winograd::run`].
     pub(crate) fn workspace(&self) -> Workspace {
         let (patches, matmuls) = (self.patches.len(), self.matmuls.len());
-        let (zeros, weights) = (self.zeros(), self.weights.len());
+        let zeros = self.zeros();
+        let weights = self.weights.len();
         match self.work {
             Work::Blocks => Workspace { shared: zeros + weights, private: patches + matmuls },
             Work::Pieces => Workspace { shared: zeros + patches, private: matmuls + weights },
@@ -198,7 +202,8 @@ impl<E: Element> Winograd<E> {
         if alone {
             let panels = self.filters.columns().div_ceil(self.weights.width);
             context.pool.run(panels * self.filters.depth().div_ceil(DEPTHS), |task, _| {
-                let (panel, first) = (task % panels, task / panels * DEPTHS);
+                let panel = task % panels;
+                let first = task / panels * DEPTHS;
                 let depths = first..self.filters.depth().min(first + DEPTHS);
                 let place = panel * self.weights.panel + first / E::PER_WORD * self.weights.width;
                 let out = transformed.part(place, transformed.len() - place);
@@ -222,7 +227,8 @@ impl<E: Element> Winograd<E> {
         for block in &self.blocks {
             let tiles = block.tiles.len();
             context.pool.run(tiles.div_ceil(PATCH_TILES), |task, _| {
-                let (first, end) = (task * PATCH_TILES, tiles.min((task + 1) * PATCH_TILES));
+                let first = task * PATCH_TILES;
+                let end = tiles.min((task + 1) * PATCH_TILES);
                 // SAFETY: tasks write disjoint rows of the patches.
                 unsafe { job.transform(block.tiles.start + first..block.tiles.start + end, patches.starting_at(first)) }
             });
@@ -272,7 +278,8 @@ impl<E: Element> Job<'_, E> {
 
     unsafe fn transform_weights(&self, depths: Range<usize>, column: usize, out: Region<f32>) {
         let Winograd { isa, filters, weights: layout, .. } = *self.conv;
-        let (weights, element) = (self.weights, PhantomData::<E>);
+        let weights = self.weights;
+        let element = PhantomData::<E>;
         // SAFETY: the caller's promise.
         unsafe { dispatch(isa, TransformWeights { filters, weights, depths, column, out, layout, element }) }
     }
@@ -307,7 +314,8 @@ impl<E: Element> Job<'_, E> {
         let own = block.tiles.start + tiles.start..block.tiles.start + tiles.end;
         let matmuls = Planes { data: workspace.part(0, to.len()), layout: to };
         let workspace = workspace.part(to.len(), workspace.len() - to.len());
-        let (from, depth) = (patches.layout, filters.depth());
+        let from = patches.layout;
+        let depth = filters.depth();
         let step = if work == Work::Pieces { PIECE_DEPTHS } else { depth };
         for first in (0..depth).step_by(step) {
             let depths = first..depth.min(first + step);

@@ -62,7 +62,9 @@ impl<E: Element> WinogradGradient<E> {
     /// `(x, dy) -> dw`.
     pub(crate) fn new(shape: &ConvShape, isa: Isa) -> Self {
         let tiling = Tiling::new(shape.batch, shape.output);
-        let (inputs, outputs, width) = (shape.input[2], shape.output[2], panel_width(isa));
+        let inputs = shape.input[2];
+        let outputs = shape.output[2];
+        let width = panel_width(isa);
         let shared = inputs.max(outputs) > ALONE_CHANNELS;
         let per_tile = PLANES * (row_values(inputs) + outputs.next_multiple_of(width));
         let (parts, most) = match shared {
@@ -137,13 +139,15 @@ impl<E: Element> WinogradGradient<E> {
             for (number, block) in self.parts.iter().flatten().enumerate() {
                 let tiles = block.len();
                 context.pool.run(tiles.div_ceil(PATCH_TILES), |task, _| {
-                    let (first, end) = (task * PATCH_TILES, tiles.min((task + 1) * PATCH_TILES));
+                    let first = task * PATCH_TILES;
+                    let end = tiles.min((task + 1) * PATCH_TILES);
                     let operands = operands.map(|planes| planes.starting_at(first / E::PER_WORD));
                     // SAFETY: tasks write disjoint rows of the operands.
                     unsafe { job.transform(block.start + first..block.start + end, operands) }
                 });
                 context.pool.run(self.pieces.len(), |task, thread| {
-                    let (piece, matmuls) = (&self.pieces[task], matmuls(thread));
+                    let piece = &self.pieces[task];
+                    let matmuls = matmuls(thread);
                     // SAFETY: tasks write disjoint pieces of the gradient, and each thread its own workspace.
                     unsafe { job.multiply(piece, block, operands, matmuls, dw, number > 0) }
                 });

@@ -295,7 +295,8 @@ impl<E: Element> Kernel for TransformResult<'_, E> {
             // SAFETY: tiles lie on the feature map.
             unsafe { each_vector!(S, channel in self.channels.clone() => self, transform(row, corner, size, channel)) }
             let Some((epilogue, isa)) = self.epilogue else { continue };
-            let (mut pixels, mut count) = ([0; TILE * TILE], 0);
+            let mut pixels = [0; TILE * TILE];
+            let mut count = 0;
             for (y, x) in (0..size[0]).flat_map(|y| (0..size[1]).map(move |x| (y, x))) {
                 pixels[count] = corner + (y * width + x) * channels;
                 count += 1;

@@ -30,7 +30,8 @@ pub(super) unsafe fn source<S: Simd>(d: [S::V; 6]) -> [S::V; 6] {
         let (even_p, odd_p) = (S::mul_add(q2, d[2], d[4]), S::mul_add(q2, d[1], d[3]));
         let (even_q, odd_q) = (S::mul_add(p2, d[2], d[4]), S::mul_add(p2, d[1], d[3]));
         let (odd_p, odd_q) = (S::mul(S::splat(P), odd_p), S::mul(S::splat(Q), odd_q));
-        let (low, middle) = (S::splat(P2 * Q2), S::splat(-P2 - Q2));
+        let low = S::splat(P2 * Q2);
+        let middle = S::splat(-P2 - Q2);
         [
             S::mul_add(low, d[0], S::mul_add(middle, d[2], d[4])),
             S::add(even_p, odd_p),
@@ -79,7 +80,8 @@ pub(super) unsafe fn filter<S: Simd>(g: [S::V; 3]) -> [S::V; 6] {
     unsafe {
         let even_p = S::mul(S::splat(AT_P), S::mul_add(S::splat(P2), g[2], g[0]));
         let even_q = S::mul(S::splat(AT_Q), S::mul_add(S::splat(Q2), g[2], g[0]));
-        let (odd_p, odd_q) = (S::mul(S::splat(P * AT_P), g[1]), S::mul(S::splat(Q * AT_Q), g[1]));
+        let odd_p = S::mul(S::splat(P * AT_P), g[1]);
+        let odd_q = S::mul(S::splat(Q * AT_Q), g[1]);
         [
             S::mul(S::splat(AT_ZERO), g[0]),
             S::add(even_p, odd_p),
@@ -96,8 +98,10 @@ pub(super) unsafe fn filter<S: Simd>(g: [S::V; 3]) -> [S::V; 6] {
 pub(super) unsafe fn filter_gradient<S: Simd>(u: [S::V; 6]) -> [S::V; 3] {
     // SAFETY: as above.
     unsafe {
-        let (sum_p, difference_p) = (S::mul(S::splat(AT_P), S::add(u[1], u[2])), S::sub(u[1], u[2]));
-        let (sum_q, difference_q) = (S::mul(S::splat(AT_Q), S::add(u[3], u[4])), S::sub(u[3], u[4]));
+        let sum_p = S::mul(S::splat(AT_P), S::add(u[1], u[2]));
+        let difference_p = S::sub(u[1], u[2]);
+        let sum_q = S::mul(S::splat(AT_Q), S::add(u[3], u[4]));
+        let difference_q = S::sub(u[3], u[4]);
         [
             S::mul_add(S::splat(AT_ZERO), u[0], S::add(sum_p, sum_q)),
             S::mul_add(S::splat(P * AT_P), difference_p, S::mul(S::splat(Q * AT_Q), difference_q)),
@@ -119,7 +123,8 @@ mod tests {
     #[test]
     fn four_results_of_three_taps() {
         for key in 0..20 {
-            let (d, g) = (noise(2 * key, 6), noise(2 * key + 1, 3));
+            let d = noise(2 * key, 6);
+            let g = noise(2 * key + 1, 3);
             let direct: Vec<f64> =
                 (0..4).map(|t| (0..3).map(|r| f64::from(d[t + r]) * f64::from(g[r])).sum()).collect();
             // SAFETY: every machine has scalars.
@@ -134,12 +139,14 @@ mod tests {
     #[test]
     fn gradients_of_three_taps() {
         for key in 0..20 {
-            let (d, e) = (noise(2 * key, 6), noise(2 * key + 1, 6));
+            let d = noise(2 * key, 6);
+            let e = noise(2 * key + 1, 6);
             let direct: Vec<f64> =
                 (0..3).map(|r| (0..4).map(|t| f64::from(d[t + r]) * f64::from(e[t])).sum()).collect();
             // SAFETY: as above.
             let found = unsafe {
-                let (v, w) = (source::<Scalar>(arrays(&d)), result_gradient::<Scalar>(arrays(&e)));
+                let v = source::<Scalar>(arrays(&d));
+                let w = result_gradient::<Scalar>(arrays(&e));
                 filter_gradient::<Scalar>(std::array::from_fn(|i| [v[i][0] * w[i][0]]))
             };
             assert_near("gradients", &found.map(|dg| dg[0]), &direct, 2e-6);

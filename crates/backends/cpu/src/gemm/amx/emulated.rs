@@ -54,7 +54,8 @@ impl TileRegisters for Emulated {
         // A product of two bf16 values is exact in f32, so fusing its addition changes nothing.
         let halves = |word: f32| [word.to_bits() << 16, word.to_bits() & 0xffff_0000].map(f32::from_bits);
         with(|registers| {
-            let (a, b) = (registers[A], registers[B].map(|row| row.map(halves)));
+            let a = registers[A];
+            let b = registers[B].map(|row| row.map(halves));
             for (a, c) in a.iter().zip(&mut registers[C]) {
                 let mut sums = [[0.0; 2]; SIDE];
                 for (a, b) in a.map(halves).iter().zip(&b) {

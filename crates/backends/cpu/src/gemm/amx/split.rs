@@ -101,7 +101,8 @@ pub(in crate::gemm) unsafe fn split_panels<T: TileRegisters>(
     [stride, depth, columns]: [usize; 3],
     to: *mut f32,
 ) {
-    let (panel, mut filled) = (split_words(depth), [[0.0; COLUMNS]; 2]);
+    let panel = split_words(depth);
+    let mut filled = [[0.0; COLUMNS]; 2];
     for (step, first) in (0..depth).step_by(VALUES).enumerate() {
         for (index, column) in (0..columns).step_by(COLUMNS).enumerate() {
             let to = to.wrapping_add(index * panel + step * SPLIT_WORDS).cast::<Split>();
@@ -141,12 +142,14 @@ unsafe fn split_rows<T: TileRegisters>(
     let depth = steps.start * VALUES..matmul.depth.min(steps.end * VALUES);
     let mut filled = [0.0; VALUES];
     for row in rows.clone() {
-        let (register, line) = ((row - rows.start) / SIDE, (row - rows.start) % SIDE);
+        let register = (row - rows.start) / SIDE;
+        let line = (row - rows.start) % SIDE;
         // SAFETY: the caller's promise.
         unsafe {
             let from = matmul.a.add(row * matmul.stride);
             for (step, first) in depth.clone().step_by(VALUES).enumerate() {
-                let (mut from, values) = (from.add(first), (depth.end - first).min(VALUES));
+                let mut from = from.add(first);
+                let values = (depth.end - first).min(VALUES);
                 if values < VALUES {
                     filled[..values].copy_from_slice(std::slice::from_raw_parts(from, values));
                     filled[values..].fill(0.0);
@@ -188,7 +191,8 @@ unsafe fn split_columns<T: TileRegisters>(
             let count = (rows.end - start).min(SIDE);
             // SAFETY: the caller's promise; what is beyond rows and depth are zeros.
             unsafe {
-                let (mut from, mut stride) = (matmul.a.add(first * matmul.stride + start), matmul.stride);
+                let mut from = matmul.a.add(first * matmul.stride + start);
+                let mut stride = matmul.stride;
                 let mut filled;
                 if values < VALUES || count < SIDE {
                     filled = [[0.0; SIDE]; VALUES];

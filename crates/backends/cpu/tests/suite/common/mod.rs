@@ -62,7 +62,8 @@ pub fn on_some_ranks<T: Send>(
     std::thread::scope(|scope| {
         let groups = Group::threads(ranks).unwrap().into_iter();
         let rank = |group: Group| {
-            let (job, local) = (&job, map.local(group.rank()));
+            let job = &job;
+            let local = map.local(group.rank());
             scope.spawn(move || job(cpu_program(plans, 2, Isa::detect(), Some(group)), local))
         };
         let ranks: Vec<_> = groups.map(rank).collect();

@@ -150,7 +150,8 @@ pub fn state(plans: &Plans) -> Vec<String> {
 
 /// Bits of all state after each of some steps of a program that hosts its part of all batches.
 pub fn history(program: &mut dyn Program, local: Range<usize>, steps: RangeInclusive<u64>) -> Vec<Vec<u64>> {
-    let (plans, shards) = (program.plans().clone(), program.plans().evaluate.shards);
+    let plans = program.plans().clone();
+    let shards = program.plans().evaluate.shards;
     let mut losses = Vec::new();
     for step in steps {
         let batch = Batch::random(&plans, step).local(local.clone(), shards);

@@ -127,11 +127,12 @@ fn groups(topology: &Topology, timeout: Duration, mut fate: Option<(usize, Fate)
     let regions: Vec<_> = (0..topology.nodes().len()).map(region).collect();
     let (outboxes, inboxes): (Vec<_>, Vec<_>) = (0..ranks).map(|_| channel()).unzip();
     let group = |(rank, inbox): (usize, Receiver<(usize, Vec<u8>)>)| {
-        let (come, fate) = (vec![VecDeque::new(); ranks], fate.take_if(|(of, _)| *of == rank).map(|(_, fate)| fate));
+        let come = vec![VecDeque::new(); ranks];
+        let fate = fate.take_if(|(of, _)| *of == rank).map(|(_, fate)| fate);
         let outboxes = outboxes.clone();
         let post = Post { rank, inbox, outboxes, come, taken: 0, traffic: Traffic::default(), fate };
-        let (members, region) =
-            (Members::of_job(rank, ranks, Identity::default()), regions[topology.node_of(rank)].clone());
+        let members = Members::of_job(rank, ranks, Identity::default());
+        let region = regions[topology.node_of(rank)].clone();
         let transport = HierarchicalTransport::new(members.clone(), topology.clone(), region, Box::new(post)).unwrap();
         let options = GroupOptions { timeout, stall_warning: timeout, ..GroupOptions::default() };
         let connectivity = Connectivity::within_process();

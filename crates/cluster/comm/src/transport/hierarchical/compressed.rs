@@ -75,7 +75,9 @@ impl HierarchicalTransport {
 
     /// Rounds the node's values of what this rank owns, and those for each peer, which it sends.
     fn give_compressed(&mut self, chunk: &Chunk, by: Compressed) -> Result<(), Stop> {
-        let (rank, window, number) = (self.members.rank, chunk.window(), self.number(chunk));
+        let rank = self.members.rank;
+        let window = chunk.window();
+        let number = self.number(chunk);
         self.wait_for_local_peers(chunk.running, |counters| &counters.staged, number + 1)?;
         self.wait(chunk.running, |own| own.peers.unsent_in(window))?;
         let owned = self.owned(chunk, rank);
@@ -112,7 +114,8 @@ impl HierarchicalTransport {
 
     /// Expects the other nodes' values of what this rank owns.
     fn expect_compressed(&mut self, chunk: &Chunk) {
-        let (rank, window) = (self.members.rank, chunk.window());
+        let rank = self.members.rank;
+        let window = chunk.window();
         let taken = self.taken(window).cast::<u16>();
         let mut end = 0;
         for at in 0..self.peers.all.len() {
@@ -128,7 +131,8 @@ impl HierarchicalTransport {
 
     /// Adds up what this rank owns once the other nodes' values have come, and sends the rounded sum back.
     fn add_up_compressed(&mut self, chunk: &Chunk, by: Compressed) -> Result<(), Stop> {
-        let (rank, window) = (self.members.rank, chunk.window());
+        let rank = self.members.rank;
+        let window = chunk.window();
         self.wait(chunk.running, |own| own.peers.missing_in(window))?;
         let owned = self.owned(chunk, rank);
         for channel in self.topology.channels_of(rank) {
@@ -139,7 +143,8 @@ impl HierarchicalTransport {
         let mut end = 0;
         for at in 0..self.peers.all.len() {
             let other = self.peers.all[at].rank;
-            let (sum, expected) = (self.returned(chunk, rank, other), self.returned(chunk, other, rank));
+            let sum = self.returned(chunk, rank, other);
+            let expected = self.returned(chunk, other, rank);
             let from = sums.wrapping_add(sum.start.saturating_sub(owned.start));
             let peer = &mut self.peers.all[at];
             // SAFETY: the transport's memory. The sum stays until it is sent, for which the next chunk of this window waits. What
@@ -157,8 +162,10 @@ impl HierarchicalTransport {
 
     /// Adds up the part of one channel, for which one rank of every other node has sent that node's values.
     fn add_up_nodes(&self, chunk: &Chunk, by: Compressed, channel: usize, part: Range<usize>) {
-        let (rank, window) = (self.members.rank, chunk.window());
-        let (own_node, owned) = (self.topology.node_of(rank), self.owned(chunk, rank));
+        let rank = self.members.rank;
+        let window = chunk.window();
+        let own_node = self.topology.node_of(rank);
+        let owned = self.owned(chunk, rank);
         let sums = self.sums_given(window);
         for start in part.clone().step_by(BLOCK) {
             let block = start..part.end.min(start + BLOCK);
@@ -191,7 +198,8 @@ impl HierarchicalTransport {
         // SAFETY: the caller's data, whose values of this part this node's ranks have added up.
         by.to.expand(rounded, unsafe { from_raw_parts_mut(data, part.len()) });
         if !self.is_alone() {
-            let (slot, start) = (self.slot(self.place, self.number(chunk)), part.start - chunk.step * CHUNK_LEN);
+            let slot = self.slot(self.place, self.number(chunk));
+            let start = part.start - chunk.step * CHUNK_LEN;
             // SAFETY: as above, and inside this rank's own slot, where no other rank reads this part before it is published.
             unsafe { slot.write(start, data.cast_const(), part.len()) };
         }

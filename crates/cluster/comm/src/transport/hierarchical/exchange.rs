@@ -12,7 +12,8 @@ use crate::transport::{RunningOperation, Stop};
 impl HierarchicalTransport {
     pub(super) fn exchange(&mut self, running: &RunningOperation) -> Result<(), Stop> {
         let operation = running.operation;
-        let (rank, ranks) = (self.members.rank, self.members.world_size());
+        let rank = self.members.rank;
+        let ranks = self.members.world_size();
         let total = operation.part_from(ranks - 1, ranks).end;
         let sent = Mapping::private(total).map_err(|error| {
             let message = format!("no memory for {total} bytes: {error}");

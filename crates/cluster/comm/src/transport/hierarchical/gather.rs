@@ -18,7 +18,8 @@ impl HierarchicalTransport {
     /// sends its channels of what its node has, and passes on to its node what comes in its channels.
     pub(super) fn gather(&mut self, running: &RunningOperation) -> Result<(), Stop> {
         let operation = running.operation;
-        let (rank, ranks) = (self.members.rank, self.members.world_size());
+        let rank = self.members.rank;
+        let ranks = self.members.world_size();
         operation.place_own_part(rank, ranks);
         let total = operation.part_from(ranks - 1, ranks).end;
         let chunk_len = self.segments.chunk;
@@ -69,7 +70,9 @@ impl HierarchicalTransport {
 
     /// Takes over what the node's ranks have staged, and sends this rank's channels of it to the other nodes.
     fn send_parts(&mut self, running: &RunningOperation, step: usize, range: &Range<usize>) -> Result<(), Stop> {
-        let (operation, chunk, ranks) = (running.operation, self.chunk + step as u64, self.members.world_size());
+        let operation = running.operation;
+        let chunk = self.chunk + step as u64;
+        let ranks = self.members.world_size();
         for local_peer in 0..self.local_peers.len() {
             let (rank, place) = self.local_peers[local_peer];
             let part = intersection(&sent_by(operation, rank, ranks), range);
@@ -210,7 +213,8 @@ impl HierarchicalTransport {
 
     /// What the ranks of a run send together.
     fn sent_by_run(&self, operation: &Operation, run: usize) -> Range<usize> {
-        let (members, ranks) = (&self.topology.runs()[run].ranks, self.members.world_size());
+        let members = &self.topology.runs()[run].ranks;
+        let ranks = self.members.world_size();
         match operation.kind {
             Kind::Broadcast | Kind::Transfer | Kind::Scatter if members.contains(&operation.root) => {
                 sent_by(operation, operation.root, ranks)

@@ -108,7 +108,8 @@ enum Host {
 impl HierarchicalTransport {
     /// The layout of a node's memory.
     pub(crate) fn layout(topology: &Topology, node: usize) -> Layout {
-        let (ranks, marks) = (topology.nodes()[node].len(), topology.nodes().iter().map(Vec::len).sum());
+        let ranks = topology.nodes()[node].len();
+        let marks = topology.nodes().iter().map(Vec::len).sum();
         // A rank that is alone has nobody to stage data for.
         Layout { ranks, slot_bytes: if ranks > 1 { SLOT_BYTES } else { 0 }, marks }
     }
@@ -121,7 +122,8 @@ impl HierarchicalTransport {
         region: Arc<Region>,
         links: Box<dyn Links>,
     ) -> io::Result<Self> {
-        let (rank, node) = (members.rank, topology.node_of(members.rank));
+        let rank = members.rank;
+        let node = topology.node_of(members.rank);
         let own = &topology.nodes()[node];
         let local_peers: Vec<_> = own
             .iter()
@@ -135,7 +137,8 @@ impl HierarchicalTransport {
             topology.node_of(rank) == node && topology.channels_of(rank).contains(&channel)
         };
         let servers = (0..topology.nodes().len() * topology.channels()).map(|at| {
-            let (node, channel) = (at / topology.channels(), at % topology.channels());
+            let node = at / topology.channels();
+            let channel = at % topology.channels();
             peers.all.iter().position(|peer| serves(peer.rank, node, channel))
         });
         let hosts = topology.runs().iter().enumerate().flat_map(|(number, run)| {

@@ -121,7 +121,8 @@ impl HierarchicalTransport {
             let chunks = longest.div_ceil(chunk_len);
             return Partition { way: Way::Pieces, count, size, chunk_len, chunks, width: ranks * chunk_len };
         }
-        let (bytes, others) = (count * size * most, self.topology.nodes().len() - 1);
+        let bytes = count * size * most;
+        let others = self.topology.nodes().len() - 1;
         let is_direct = bytes <= DIRECT_BYTES || bytes.saturating_mul(others) <= self.segments.direct;
         let way = if is_direct { Way::Direct } else { Way::Slices };
         let chunk_len = chunk_len(self.segments.chunk, size, most);
@@ -130,7 +131,8 @@ impl HierarchicalTransport {
 
     /// The part of a chunk that a rank owns.
     pub(super) fn owned(&self, chunk: &Chunk, owner: usize) -> Range<usize> {
-        let (node, place) = (self.topology.node_of(owner), self.topology.place_of(owner));
+        let node = self.topology.node_of(owner);
+        let place = self.topology.place_of(owner);
         match chunk.partition.way {
             Way::Slices => {
                 let start = chunk.step * chunk.partition.chunk_len;
@@ -186,12 +188,16 @@ impl HierarchicalTransport {
         if self.is_alone() {
             return Ok(());
         }
-        let (operation, rank, number) = (chunk.operation(), self.members.rank, self.number(chunk));
+        let operation = chunk.operation();
+        let rank = self.members.rank;
+        let number = self.number(chunk);
         self.wait_for_slot(chunk.running, number)?;
-        let (data, slot) = (chunk.data::<T>(), self.slot::<T>(self.place, number));
+        let data = chunk.data::<T>();
+        let slot = self.slot::<T>(self.place, number);
         let partials = operation.shards.partials(rank).count();
         for owner in (0..self.members.world_size()).filter(|&owner| owner != rank) {
-            let (owned, is_local_peer) = (self.owned(chunk, owner), self.is_on_node(owner));
+            let owned = self.owned(chunk, owner);
+            let is_local_peer = self.is_on_node(owner);
             // Directly, the first rank of the node adds up for all of them.
             if !is_local_peer && chunk.partition.way == Way::Direct {
                 continue;
@@ -212,7 +218,8 @@ impl HierarchicalTransport {
 
     /// Adds up what the node has for each peer, and sends it.
     fn give<T: Element>(&mut self, chunk: &Chunk) -> Result<(), Stop> {
-        let (number, window) = (self.number(chunk), chunk.window());
+        let number = self.number(chunk);
+        let window = chunk.window();
         self.wait_for_local_peers(chunk.running, |counters| &counters.staged, number + 1)?;
         self.wait(chunk.running, |own| own.peers.unsent_in(window))?;
         let given = self.given(window).cast::<T>();
@@ -322,7 +329,9 @@ impl HierarchicalTransport {
 
     /// Adds up what this rank owns once the other nodes' partial sums have come, and sends the sum back.
     fn add_up<T: Element>(&mut self, chunk: &Chunk) -> Result<(), Stop> {
-        let (rank, window, number) = (self.members.rank, chunk.window(), self.number(chunk));
+        let rank = self.members.rank;
+        let window = chunk.window();
+        let number = self.number(chunk);
         self.wait(chunk.running, |own| own.peers.missing_in(window))?;
         if chunk.partition.way == Way::Direct {
             // The sum replaces the values that this rank sends.
@@ -340,9 +349,11 @@ impl HierarchicalTransport {
         }
         for at in 0..self.peers.all.len() {
             let other = self.peers.all[at].rank;
-            let (sum, expected) = (self.returned(chunk, rank, other), self.returned(chunk, other, rank));
+            let sum = self.returned(chunk, rank, other);
+            let expected = self.returned(chunk, other, rank);
             let data = chunk.data::<T>();
-            let (sum, expected) = (Bytes::of(data, sum), self.received(data, expected));
+            let sum = Bytes::of(data, sum);
+            let expected = self.received(data, expected);
             let peer = &mut self.peers.all[at];
             // SAFETY: the caller's data. The sum remains unchanged. What is expected replaces this node's values, which the
             // owner has had before it answers; no other code uses them. Any bytes are a valid value.
@@ -363,7 +374,8 @@ impl HierarchicalTransport {
     /// Adds up the part of one channel, for which one rank of every other node has sent that node's partial sums.
     fn add_up_channel<T: Element>(&self, chunk: &Chunk, channel: usize, part: Range<usize>) {
         let Operation { shards, reduction, .. } = *chunk.operation();
-        let (rank, number) = (self.members.rank, self.number(chunk));
+        let rank = self.members.rank;
+        let number = self.number(chunk);
         let ends = |host: usize| match self.hosts.get(host) {
             Some(&Host::LocalPeer(local_peer)) => shards.local(local_peer).end,
             Some(&Host::Run(run)) => shards.local_by(&self.topology.runs()[run].ranks).end,
@@ -409,7 +421,8 @@ impl HierarchicalTransport {
             return Ok(());
         }
         let number = self.number(chunk);
-        let (data, slot) = (chunk.data::<T>(), self.slot::<T>(self.place, number));
+        let data = chunk.data::<T>();
+        let slot = self.slot::<T>(self.place, number);
         for peer in &self.peers.all {
             let part = self.returned(chunk, peer.rank, self.members.rank);
             if !part.is_empty() {
@@ -427,7 +440,8 @@ impl HierarchicalTransport {
         if self.is_alone() || chunk.partition.way == Way::Pieces {
             return Ok(());
         }
-        let (data, number) = (chunk.data::<T>(), self.number(chunk));
+        let data = chunk.data::<T>();
+        let number = self.number(chunk);
         for local_peer in 0..self.local_peers.len() {
             let (rank, place) = self.local_peers[local_peer];
             self.wait_for_local_peer(chunk.running, local_peer, |counters| &counters.reduced, number + 1)?;

@@ -22,7 +22,8 @@ impl HierarchicalTransport {
     pub(super) fn all_reduce_in_rounds<T: Element>(&mut self, running: &RunningOperation) -> Result<(), Stop> {
         let (operation, rank) = (running.operation, self.members.rank);
         if !self.topology.connects_for(operation.algorithm) {
-            let (formed, asked) = (self.topology.choice(), operation.algorithm);
+            let formed = self.topology.choice();
+            let asked = operation.algorithm;
             let message = format!("its group's ranks are connected for {formed} alone, not for {asked}");
             return Err(self.members.blame(rank, CauseKind::Error, operation, message));
         }
@@ -59,7 +60,8 @@ impl HierarchicalTransport {
         chunk_len: usize,
     ) -> Result<(), Stop> {
         let data = running.operation.output.cast::<T>();
-        let (window, is_first) = (step.chunk as usize % WINDOWS, step.chunk == self.chunk);
+        let window = step.chunk as usize % WINDOWS;
+        let is_first = step.chunk == self.chunk;
         let sent = step.round.send.as_ref().map(|(to, range)| (*to, part_of(range, step.start, chunk_len)));
         if !self.is_alone() {
             self.wait_for_slot(running, step.chunk)?;
@@ -104,7 +106,9 @@ impl HierarchicalTransport {
         let data = running.operation.output.cast::<T>();
         let window = step.chunk as usize % WINDOWS;
         if let Some(Receipt { from, range, how }) = &step.round.receive {
-            let (from, how, part) = (*from, *how, part_of(range, step.start, chunk_len));
+            let from = *from;
+            let how = *how;
+            let part = part_of(range, step.start, chunk_len);
             let values = if self.is_on_node(from) {
                 let place = self.topology.place_of(from);
                 let staged = |own: &Self| own.region.counters(place).staged.load(std::sync::atomic::Ordering::Acquire);

@@ -93,7 +93,8 @@ impl Links for End {
 
 /// Two ranks, the first of which has a connection of this manner, and what it notes of the messages that come.
 fn pair(manner: Manner) -> ([Group; 2], Arc<Mutex<Vec<bool>>>) {
-    let (failure, lasting) = (Arc::<Failure>::default(), Arc::<Mutex<Vec<bool>>>::default());
+    let failure = Arc::<Failure>::default();
+    let lasting = Arc::<Mutex<Vec<bool>>>::default();
     let ((to_1, from_0), (to_0, from_1)) = (channel(), channel());
     let ends = [
         End { to: to_1, from: from_1, manner, lasting: lasting.clone() },
@@ -102,11 +103,13 @@ fn pair(manner: Manner) -> ([Group; 2], Arc<Mutex<Vec<bool>>>) {
     let mut rank = 0..2;
     let groups = ends.map(|end| {
         let rank = rank.next().unwrap();
-        let (members, topology) = (Members::of_job(rank, 2, Identity::default()), Topology::apart(2));
+        let members = Members::of_job(rank, 2, Identity::default());
+        let topology = Topology::apart(2);
         let region = Region::private(HierarchicalTransport::layout(&topology, rank)).unwrap();
         let transport =
             HierarchicalTransport::new(members.clone(), topology.clone(), Arc::new(region), Box::new(end)).unwrap();
-        let (options, connectivity) = (GroupOptions::default(), Connectivity::within_process());
+        let options = GroupOptions::default();
+        let connectivity = Connectivity::within_process();
         let group_state = GroupState::new(failure.clone(), FlightRecorder::default(), options, connectivity, None);
         Group::new((members, topology), Some(Box::new(transport)), vec![], group_state).unwrap()
     });

@@ -8,7 +8,8 @@ use crate::transport::{RunningOperation, Stop};
 impl SharedTransport {
     pub(super) fn exchange(&mut self, running: &RunningOperation) -> Result<(), Stop> {
         let operation = running.operation;
-        let (rank, ranks) = (self.members.rank, self.members.world_size());
+        let rank = self.members.rank;
+        let ranks = self.members.world_size();
         let each = operation.count * operation.dtype.size();
         if let Some((from, to)) = operation.exchanged(rank, rank) {
             // SAFETY: both are the operation's memory, with as many bytes for each rank.

@@ -73,7 +73,9 @@ impl Rank {
 
     /// Carries out an operation, and checks its result if it succeeds.
     fn exchange(&mut self, Exchange { kind, algorithm, count }: Exchange) -> Result<(), Stop> {
-        let (own, ranks, number) = (self.number(), self.transport.members.world_size(), self.operations as usize);
+        let own = self.number();
+        let ranks = self.transport.members.world_size();
+        let number = self.operations as usize;
         let value = |rank: usize, at: usize| (1000 * rank + 100 * number + at) as f32;
         let sum = |at: usize| (0..ranks).map(|rank| value(rank, at)).sum();
         let is_sum = matches!(kind, Kind::AllReduce | Kind::ReduceScatter);
@@ -260,7 +262,8 @@ fn what_a_rank_has_done_before_it_leaves_counts() {
 fn a_rank_that_waits_for_a_dead_one_leaves_with_the_cause() {
     check(1, || {
         let [mut waits, mut dies] = Rank::pair();
-        let (failure, failures) = (waits.failure.clone(), [waits.failure.clone(), dies.failure.clone()]);
+        let failure = waits.failure.clone();
+        let failures = [waits.failure.clone(), dies.failure.clone()];
         let exchange = Exchange::of(Kind::AllGather, 2 * SLOT_BYTES / size_of::<f32>());
         let other = thread::spawn(move || {
             let end = dies.exchange(exchange);

@@ -157,8 +157,13 @@ impl Simulation {
         };
         for node in 0..nodes {
             let (member, agent) = simulation.new_member(node);
-            let (exit, leader, workers, link, last_attempt) = (None, None, None, None, None);
-            let (paused, ticks) = ((Time::ZERO, false), [None; 2]);
+            let exit = None;
+            let leader = None;
+            let workers = None;
+            let link = None;
+            let last_attempt = None;
+            let paused = (Time::ZERO, false);
+            let ticks = [None; 2];
             simulation.nodes.push(Node {
                 alive: false,
                 exit,
@@ -231,7 +236,8 @@ impl Simulation {
     /// The user wants a node to leave, and tells the leader.
     pub fn drain(&mut self, node: usize) {
         // No connection has this number, so the answer arrives nowhere.
-        let (address, message) = ("10.0.1.0".to_owned(), ToLeader::Drain { node: format!("n{node}") });
+        let address = "10.0.1.0".to_owned();
+        let message = ToLeader::Drain { node: format!("n{node}") };
         self.leader(self.endpoint, LeaderEvent::Message { peer: u64::MAX, address, message });
     }
 
@@ -314,7 +320,8 @@ impl Simulation {
         for action in actions {
             self.act(node, action);
         }
-        let (deadline, life) = (self.nodes[node].member.deadline(), self.nodes[node].life);
+        let deadline = self.nodes[node].member.deadline();
+        let life = self.nodes[node].life;
         if let Some(deadline) = deadline
             && self.nodes[node].alive
             && self.nodes[node].ticks[AGENT].is_none_or(|tick| deadline < tick)
@@ -382,7 +389,8 @@ impl Simulation {
                 let longest = if matches!(action, MemberAction::Kill { .. }) { KILLING } else { 8000 };
                 let Some(workers) = &mut self.nodes[node].workers else { return };
                 workers.asked_to_stop = true;
-                let (world, after) = (workers.world, self.random.millis(1, longest));
+                let world = workers.world;
+                let after = self.random.millis(1, longest);
                 let end = WorkersEnd::Failed { rank: None, code: 143, report: "stopped".into() };
                 self.schedule(self.now + after, Event::WorkersEnd(node, life, world, end));
             }
@@ -418,7 +426,8 @@ impl Simulation {
             "an agent runs {world:?} after a later one"
         );
         state.last_attempt = Some(assigned.attempt);
-        let (count, nodes) = (assigned.node_count as usize, self.nodes.len());
+        let count = assigned.node_count as usize;
+        let nodes = self.nodes.len();
         assert!((self.rules.least..=self.rules.most).contains(&count), "{count} of {nodes} nodes");
         assert!(assigned.node_rank < assigned.node_count);
         let local_world_size = node as u32 % 3 + 1;
@@ -428,7 +437,8 @@ impl Simulation {
             let agree = |a: &Assigned| (a.node_count, a.world_size, a.master_host.clone(), a.master_port);
             assert_eq!(agree(theirs), agree(assigned), "two views of {world:?}");
             assert_ne!(theirs.node_rank, assigned.node_rank, "nodes {other} and {node} have one place in {world:?}");
-            let (ours, theirs) = (ranks(assigned, local_world_size), ranks(theirs, *other as u32 % 3 + 1));
+            let ours = ranks(assigned, local_world_size);
+            let theirs = ranks(theirs, *other as u32 % 3 + 1);
             assert!(ours.end <= theirs.start || theirs.end <= ours.start, "ranks overlap in {world:?}");
         }
         for (other, theirs) in self.running() {

@@ -35,7 +35,8 @@ impl Simulation {
 
     /// A leader asks the endpoint whether it still leads.
     pub(super) fn probe(&mut self, node: usize) {
-        let (target, life) = (self.endpoint, self.nodes[node].life);
+        let target = self.endpoint;
+        let life = self.nodes[node].life;
         if self.nodes[node].leader.is_none() {
             return;
         }

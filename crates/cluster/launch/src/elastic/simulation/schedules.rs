@@ -49,7 +49,8 @@ fn check_schedule(seed: u64, menu: Menu) {
 
 fn do_something(simulation: &mut Simulation, random: &mut Random, menu: Menu) {
     let node = random.below(simulation.nodes.len());
-    let (alive, is_endpoint) = (simulation.nodes[node].alive, node == simulation.endpoint);
+    let alive = simulation.nodes[node].alive;
+    let is_endpoint = node == simulation.endpoint;
     let leads = simulation.nodes[node].leader.is_some();
     let may_crash = alive && (menu.leaders_crash || (!is_endpoint && !leads));
     let how = if random.below(2) == 0 { Crash::Process } else { Crash::Machine };

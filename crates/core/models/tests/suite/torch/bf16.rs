@@ -64,7 +64,8 @@ pub fn check(case: &Case, candidates: &[Candidate]) {
 fn error(values: &[f64], truth: &[f64]) -> f64 {
     let square: f64 = values.iter().zip(truth).map(|(a, b)| (a - b).powi(2)).sum();
     let norm = truth.iter().map(|b| b * b).sum::<f64>().sqrt();
-    let (error, least) = (square.sqrt(), (1e-7 * norm).max(1e-30));
+    let error = square.sqrt();
+    let least = (1e-7 * norm).max(1e-30);
     // NaN stays NaN.
     if error < least { least } else { error }
 }
@@ -101,12 +102,14 @@ fn compare(
     let mut ratios: Vec<Ratio> = tensors.map(|((name, of), &torch)| Ratio::new(name, of, torch)).collect();
     ratios.sort_by(|a, b| a.value.total_cmp(&b.value));
     let middle = ratios.len() / 2;
-    let (median, worst) = (ratios[middle].value, &ratios[ratios.len() - 1]);
+    let median = ratios[middle].value;
+    let worst = &ratios[ratios.len() - 1];
     println!(
         "{label}: errors relative to PyTorch's: median {median:.2}, largest {:.2} of {}, of which chance may be {:.2}",
         worst.value, worst.tensor, worst.chance
     );
-    let (compared, limit) = (if all { &ratios[..] } else { &ratios[middle..=middle] }, candidate.limit);
+    let compared = if all { &ratios[..] } else { &ratios[middle..=middle] };
+    let limit = candidate.limit;
     let is_above = |ratio: &&Ratio| ratio.value.is_nan() || ratio.value > limit * if all { ratio.chance } else { 1.0 };
     let failure = |Ratio { tensor, value, chance }: &Ratio| {
         format!("{label}: {tensor} {value:.2} times as far off as PyTorch, limit {limit}, {chance:.2} for chance")

@@ -108,7 +108,8 @@ impl Transform for AugMix {
 
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {
         let (width, height) = (canvas.image().width(), canvas.image().height());
-        let (mut original, mut sums) = (std::mem::take(&mut canvas.kept), std::mem::take(&mut canvas.floats));
+        let mut original = std::mem::take(&mut canvas.kept);
+        let mut sums = std::mem::take(&mut canvas.floats);
         original.clear();
         original.extend_from_slice(canvas.image().pixels());
         let mut shares = [0.0; 2];

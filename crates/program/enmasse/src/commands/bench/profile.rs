@@ -46,7 +46,8 @@ impl Profile {
         let (mut entries, mut kinds): (Vec<ProfileEntry>, Vec<ProfileEntry>) = (Vec::new(), Vec::new());
         for (((node, algorithm), time), index) in plan.instructions.iter().zip(&algorithms).zip(times).zip(0..) {
             let kind = format!("{} {algorithm}", node.op.name());
-            let (seconds, cost) = (time.as_secs_f64() / steps.max(1) as f64, plan.cost(node));
+            let seconds = time.as_secs_f64() / steps.max(1) as f64;
+            let cost = plan.cost(node);
             let name = format!("{kind:<36} {:<14} {}", shape(plan, node), node.layer);
             entries.push(ProfileEntry { name, count: 1, seconds, cost, least: least(index) });
             match kinds.iter_mut().find(|entry| entry.name == kind) {

@@ -90,7 +90,8 @@ fn check(set: &KnownSet, target: &Path) -> Result<usize, Failure> {
     let opened = opened.map_err(|error| failed!("{error}; {advice}"))?;
     let images = opened.train.len() + opened.validation.len() + opened.test.map_or(0, |test| test.len());
     if images != set.images {
-        let (found, expected) = (counted(images, "image"), set.images);
+        let found = counted(images, "image");
+        let expected = set.images;
         return Err(failed!("{}: it has {found}, not {expected}; {advice}", target.display()));
     }
     Ok(opened.classes.len())

@@ -78,11 +78,15 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let path = matches.get_one::<PathBuf>("file").cloned().unwrap_or_default();
     let _interrupts = Interrupts::watch_writer(folder_of(&path))?;
     let opened = Opened::new(matches)?;
-    let (form, pool) = (form(matches, &opened)?, opened.pool()?);
+    let form = form(matches, &opened)?;
+    let pool = opened.pool()?;
     let Opened { config, root, data, .. } = opened;
     let total = data.parts().map(|(_, part)| part.len()).sum();
-    let (has_test, among) = (data.test.is_some(), among(&data));
-    let (parts, test, classes) = ([data.train, data.validation], data.test, data.classes);
+    let has_test = data.test.is_some();
+    let among = among(&data);
+    let parts = [data.train, data.validation];
+    let test = data.test;
+    let classes = data.classes;
     let most_skipped = match config.train.bad_samples() {
         OnBadSample::Error => 0,
         OnBadSample::Skip => skip_limit(total),
@@ -91,7 +95,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let options = PackOptions { form, most_skipped };
     let unpacked = Unpacked { root: root.clone(), kind: data.kind, task: data.task, classes, parts, test };
 
-    let (mut skipped, mut scan) = (Skipped::default(), Scan::new("packing", total));
+    let mut skipped = Skipped::default();
+    let mut scan = Scan::new("packing", total);
     let each = |bad: Option<BadSample>| {
         scan.step();
         bad.and_then(|sample| skipped.add(&sample)).into_iter().for_each(say);

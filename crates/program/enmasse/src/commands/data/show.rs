@@ -52,11 +52,14 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     warn_of_left_out(&data.left_out);
     let number = |name: &str| matches.get_one::<usize>(name).copied().unwrap_or(1);
     let file = |name: &str| matches.get_one::<PathBuf>(name).cloned().unwrap_or_default();
-    let (samples, versions, epoch) = (number("samples"), number("versions"), number("epoch") - 1);
+    let samples = number("samples");
+    let versions = number("versions");
+    let epoch = number("epoch") - 1;
     let (sheet, classes) = (file("sheet"), file("classes"));
 
     let preparation = Preparation::of(&config.train, data);
-    let (dataset, sampler) = (data.train.as_ref(), config.train.training_sampler(data.train.as_ref()));
+    let dataset = data.train.as_ref();
+    let sampler = config.train.training_sampler(data.train.as_ref());
     let (validation, training) = (preparation.evaluation, preparation.train);
     validation.check().and_then(|()| training.check()).map_err(Failure::error)?;
     let mut chosen = first_samples(dataset, sampler, config.train.seed, epoch as u64, samples)?;
@@ -108,7 +111,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         }
         false => {
             output.text(format_args!("augmentation: {}", view.training));
-            let (samples, versions) = (counted(chosen.len(), "sample"), counted(versions, "version"));
+            let samples = counted(chosen.len(), "sample");
+            let versions = counted(versions, "version");
             output.text(format_args!("wrote {}: {samples}, each in {versions}", sheet.display()));
             match has_counts {
                 true => {

@@ -114,7 +114,8 @@ type ImageMoments = Result<((usize, usize), Moments), DataError>;
 /// Reads the training part.
 fn look(opened: &Opened, transform: &EvalTransform) -> Result<PartStatistics, Failure> {
     let Opened { config, data, .. } = opened;
-    let (train, transform) = (data.train.clone(), transform.clone());
+    let train = data.train.clone();
+    let transform = transform.clone();
     let look = move |index: usize, view: &mut ImageRegion| -> ImageMoments {
         train.read_part(index, &RegionRequest::whole, view)?;
         let image = view.image();
@@ -123,7 +124,8 @@ fn look(opened: &Opened, transform: &EvalTransform) -> Result<PartStatistics, Fa
         Ok(((image.width(), image.height()), Moments::of(&shown)))
     };
     let skips = config.train.bad_samples() != OnBadSample::Error;
-    let (mut found, mut scan) = (PartStatistics::default(), Scan::new("reading", data.train.len()));
+    let mut found = PartStatistics::default();
+    let mut scan = Scan::new("reading", data.train.len());
     let take = |index: usize, look: ImageMoments| {
         scan.step();
         match look {

@@ -172,7 +172,8 @@ pub fn curves(part: &str, names: &[String], scores: &Scores, ranked: &[Ranked]) 
     }
     let probabilities = Probabilities::new(scores);
     let of_class = |&label: &usize| {
-        let (ranking, Ranked { roc_auc, average_precision }) = (probabilities.ranking(label), ranked[label]);
+        let ranking = probabilities.ranking(label);
+        let Ranked { roc_auc, average_precision } = ranked[label];
         ClassCurves {
             name: names.get(label).cloned().unwrap_or_else(|| label.to_string()),
             figures: format!("AUC {}, AP {}", area(roc_auc), area(average_precision)),

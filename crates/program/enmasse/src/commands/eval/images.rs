@@ -104,7 +104,8 @@ impl ImageSelection {
     /// Opens the images at `root`, which may be a copy, with the classes of the weights as their labels.
     pub fn open(&self, weights: &Weights, root: &Path) -> Result<Found, Failure> {
         let check_task = |task: TaskKind| {
-            let (own, path) = (weights.classifier.kind(), root.display());
+            let own = weights.classifier.kind();
+            let path = root.display();
             let wrong = || failed!("{path}: these are data for {task}, and the weights are those of {own}");
             if task == own { Ok(()) } else { Err(wrong()) }
         };
@@ -204,7 +205,8 @@ fn label_as(
     classes: &[String],
     root: &Path,
 ) -> Result<Arc<dyn Dataset>, Failure> {
-    let (found, known) = (classes.len(), weights.classifier.classes.len());
+    let found = classes.len();
+    let known = weights.classifier.classes.len();
     match weights.is_bare {
         false => relabel(dataset, root, task, classes, &weights.classifier.classes).map_err(Failure::error),
         // Without names, only the order of classes is known.

@@ -128,7 +128,8 @@ impl Report<'_> {
             row(&name(label), &grouped(class.images), figures, areas(self.figures.ranked(label)))
         }));
         let MacroAverages { precision, recall, f1 } = per_class.macro_averages();
-        let (figures, areas) = ([precision, recall, f1].map(percent), areas(self.figures.macro_average()));
+        let figures = [precision, recall, f1].map(percent);
+        let areas = areas(self.figures.macro_average());
         lines.push(row(average, &grouped(self.found.samples), figures, areas));
         if is_cut {
             let all = counted(per_class.classes().len(), "class");
@@ -222,7 +223,8 @@ impl Report<'_> {
             let name = field(&self.class(label));
             let figures = format!("{},{},{}", class.precision(), class.recall(), class.f1());
             let (other, confused) = self.confused_with(&pairs, label).unwrap_or_default();
-            let (other, areas) = (field(&other), areas(self.figures.ranked(label)));
+            let other = field(&other);
+            let areas = areas(self.figures.ranked(label));
             format!("{label},{name},{images},{predicted},{figures},{other},{confused},{areas}")
         }));
         let MacroAverages { precision, recall, f1 } = self.found.per_class.macro_averages();

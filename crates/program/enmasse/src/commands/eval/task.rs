@@ -97,7 +97,8 @@ impl Task {
         let loader = EvalLoader::new(&pool, data.clone(), transform, sharding).map_err(Failure::error)?;
         let loader = loader.skip_unreadable(config.train.bad_samples() != OnBadSample::Error);
         let loader = loader.cropped(crops).map_err(Failure::error)?;
-        let (task, kind) = (weights.classifier.task.as_ref(), weights.classifier.kind());
+        let task = weights.classifier.task.as_ref();
+        let kind = weights.classifier.kind();
         let has_classes = kind == TaskKind::Classification;
         let loader = loader.with_targets(task.target().values());
         let device = rank.device(config)?;

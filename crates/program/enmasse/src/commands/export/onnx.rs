@@ -69,7 +69,8 @@ pub fn run(matches: &ArgMatches, source: &Path) -> Result<(), Failure> {
     classifier.take_temperature(source)?;
     classifier.take_thresholds(source)?;
     let Ok(model) = enmasse_models::find(&classifier.model) else {
-        let (file, model) = (file.display(), &classifier.model);
+        let file = file.display();
+        let model = &classifier.model;
         return Err(usage!(
             "{file}: its model \"{model}\" was defined by the program that trained it; export it there, by Classifier::to_onnx"
         ));
@@ -131,7 +132,9 @@ impl Int8 {
         }
         let open = OpenRun::open(run, LayeredConfig::new(), true)?;
         let images = Sample::new(open.in_parts()?.train, matches.get_one(IMAGES).copied().unwrap_or(DEFAULT_IMAGES));
-        let (rank, model, count) = (Rank::alone(), &open.weights.model, images.len());
+        let rank = Rank::alone();
+        let model = &open.weights.model;
+        let count = images.len();
         let device = rank.device(&open.config)?;
         let pool = DecodePool::new(rank.loader_threads(&open.config.train)).map_err(Failure::error)?;
         let forward = |x, classes| model.forward(x, classes);

@@ -109,7 +109,8 @@ fn follow(job: &Job, max_restarts: usize) -> Result<(), Failure> {
     let code = outcome.exit_code();
     if let Outcome::Failed(failure) = &outcome {
         // A launcher of this launcher may want the error too.
-        let (first, rest) = (failure.to_string(), [&failure.stderr, &failure.traceback]);
+        let first = failure.to_string();
+        let rest = [&failure.stderr, &failure.traceback];
         let lines = rest.into_iter().find(|lines| !lines.is_empty()).cloned().unwrap_or_default();
         write_error_file(first.lines().next().unwrap_or_default(), &lines, Some(code));
     }

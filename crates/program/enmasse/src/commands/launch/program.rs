@@ -18,7 +18,9 @@ pub fn job(given: &GivenFlags<'_>, ranks: usize, use_env: bool) -> Result<Job, F
         // No program has such a name: it is an unknown flag.
         return Err(usage!("unexpected argument '{}' found; see --help", program.display()));
     }
-    let (module, no_python, run_path) = (given.is_on("module")?, given.is_on("no-python")?, given.is_on("run-path")?);
+    let module = given.is_on("module")?;
+    let no_python = given.is_on("no-python")?;
+    let run_path = given.is_on("run-path")?;
     let ways = [("--module", module), ("--no-python", no_python), ("--run-path", run_path)];
     let mut asked = ways.iter().filter(|(_, is_on)| *is_on).map(|(flag, _)| flag);
     if let (Some(one), Some(other)) = (asked.next(), asked.next()) {
@@ -170,7 +172,9 @@ mod tests {
         };
         let (ours, theirs) = (make("venv/bin/python", 0o755), make("a/python3", 0o755));
         make("b/python", 0o644);
-        let (venv, a, b) = (folder.path().join("venv"), folder.path().join("a"), folder.path().join("b"));
+        let venv = folder.path().join("venv");
+        let a = folder.path().join("a");
+        let b = folder.path().join("b");
         let path = std::env::join_paths([&b, &a]).unwrap();
         let find = |variables: &[(&str, &OsStr)]| {
             let environment =

@@ -25,7 +25,9 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
 pub fn read(given: &GivenFlags<'_>) -> Result<(Timing, Vec<String>), Failure> {
     let pairs = given.value("rdzv-conf", "KEY=VALUE,KEY=VALUE", pairs)?.unwrap_or_default();
     let mut timing = Timing::default();
-    let (mut interval, mut attempts, mut warnings) = (None, None, Vec::new());
+    let mut interval = None;
+    let mut attempts = None;
+    let mut warnings = Vec::new();
     for (key, value) in &pairs {
         let refuse = |expected: &str| usage!("--rdzv-conf {key}={value}: must be {expected}");
         let number = value.parse::<f64>().ok().filter(|number| (0.0..=1e9).contains(number));

@@ -24,7 +24,9 @@ pub fn table(plan: &Plan, roofline: &Roofline, algorithms: &[String]) -> String 
         let Some(LeastTime { work, bound, seconds }) = time else { continue };
         let kind = format!("{} {algorithm}", node.op.name()).trim_end().to_owned();
         let flops = if work.flops > 0 { format!("{:.3}", work.flops as f64 / 1e9) } else { String::new() };
-        let (micros, megabytes, bound_name) = (seconds * 1e6, work.bytes as f64 / 1e6, name(*bound));
+        let micros = seconds * 1e6;
+        let megabytes = work.bytes as f64 / 1e6;
+        let bound_name = name(*bound);
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
@@ -46,7 +48,9 @@ pub fn table(plan: &Plan, roofline: &Roofline, algorithms: &[String]) -> String 
     let images = |seconds: f64| if seconds > 0.0 { format!("{:.0}", plan.batch as f64 / seconds) } else { "-".into() };
     let _ = writeln!(text, "\n{:>9} {:>6} {:>9} {:>6} {:>9}  kind", "us", "%", "without", "count", "matmuls");
     for KindTotal { name, count, of_matmuls, seconds } in &kinds {
-        let (micros, percent, without) = (seconds * 1e6, 100.0 * seconds / total, images(total - seconds));
+        let micros = seconds * 1e6;
+        let percent = 100.0 * seconds / total;
+        let without = images(total - seconds);
         let _ = writeln!(text, "{micros:>9.1} {percent:>6.1} {without:>9} {count:>6} {of_matmuls:>9}  {name}");
     }
     let work = roofline.times.iter().flatten().fold(Cost::default(), |sum, time| sum.plus(time.work));

@@ -89,7 +89,10 @@ impl TablePlace {
         let named = part.display().to_string();
         let lock = Lock::take(&part).map_err(|error| failed!("cannot write {named}: {error}"))?;
         let lock = lock.ok_or_else(|| failed!("{named}: another command is writing it"))?;
-        let (mut done, mut resumed, mut end, mut is_same) = (HashMap::new(), 0, 0, false);
+        let mut done = HashMap::new();
+        let mut resumed = 0;
+        let mut end = 0;
+        let mut is_same = false;
         each_line(lock.file(), &named, |number, line, bytes| {
             match number {
                 1 => is_same = serde_json::from_str(line).is_ok_and(|found: Value| found[ORIGIN] == origin),
@@ -226,7 +229,8 @@ fn each_line(
     named: &str,
     mut each: impl FnMut(usize, &str, u64) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let (mut lines, mut line) = (BufReader::new(file), Vec::new());
+    let mut lines = BufReader::new(file);
+    let mut line = Vec::new();
     for number in 1.. {
         line.clear();
         let read = lines.by_ref().take(MAX_LINE).read_until(b'\n', &mut line);

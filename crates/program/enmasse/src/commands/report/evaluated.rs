@@ -76,7 +76,8 @@ pub fn evaluate(run: &OpenRun, galleries: Galleries) -> Result<Evaluated, Failur
     let mut found = evaluate_on(weights, config, &data)?;
     let faults = (!left_out.is_empty()).then(|| left_out.to_string());
     let mut faults: Vec<String> = faults.into_iter().chain(warnings.iter().map(ToString::to_string)).collect();
-    let (task, kind) = (weights.classifier.task.as_ref(), weights.classifier.kind());
+    let task = weights.classifier.task.as_ref();
+    let kind = weights.classifier.kind();
     let mut gallery = Gallery { root, data: data.as_ref(), classes: &classes, task, kind, explainer: None };
     if kind != TaskKind::Classification {
         let scores = found.scores.take();

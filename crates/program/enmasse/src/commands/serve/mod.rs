@@ -146,7 +146,8 @@ fn listen(matches: &ArgMatches) -> Result<TcpListener, Failure> {
 /// A model as clients see it.
 fn served(named: &Named, model: &Compiled) -> Served {
     thread_local!(static BUFFERS: RefCell<PreparationBuffers> = RefCell::default());
-    let (classifier, reading) = (model.classifier.clone(), model.reading);
+    let classifier = model.classifier.clone();
+    let reading = model.reading;
     let about = json!({
         "name": named.name, "model": classifier.model, "task": classifier.kind().name(), "classes": classifier.classes,
         "size": classifier.transform.size

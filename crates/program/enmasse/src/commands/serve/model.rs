@@ -65,7 +65,9 @@ pub fn open(
     let smaller = std::iter::successors(Some(1), |size| Some(size * 2)).take_while(|size| *size < batch);
     let batches: Vec<usize> = smaller.chain([batch]).collect();
     let programs = weights.classifier.programs(&forward, device.as_ref(), &batches)?;
-    let (name, model, classes) = (&named.name, &weights.classifier.model, weights.classifier.classes.len());
+    let name = &named.name;
+    let model = &weights.classifier.model;
+    let classes = weights.classifier.classes.len();
     say(format_args!("{name}: {model}, {} of {classes}, on {}", weights.classifier.kind(), device.name()));
     let top = top.min(classes);
     let reading = config.train.reading();

@@ -119,7 +119,8 @@ impl Running {
     /// Sends a request, and returns what waits for its answer.
     fn send(&self, head: &str, body: &[u8]) -> Pending {
         let mut stream = self.connect();
-        let (port, length) = (self.port, body.len());
+        let port = self.port;
+        let length = body.len();
         let rest = format!("Host: localhost:{port}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
         let (line, headers) = head.split_once('\n').unwrap_or((head, ""));
         let headers = if headers.is_empty() { String::new() } else { format!("{headers}\r\n") };

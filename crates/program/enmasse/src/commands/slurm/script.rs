@@ -371,7 +371,8 @@ mod tests {
             assert!(missing.is_empty(), "{line}: {missing:?} not in\n{text}");
             assert_eq!(enmasse_slurm::check(&text), [], "{text}");
         };
-        let (four, cores) = ("#SBATCH --ntasks-per-node=4", "#SBATCH --cpus-per-task=8");
+        let four = "#SBATCH --ntasks-per-node=4";
+        let cores = "#SBATCH --cpus-per-task=8";
         check("--gres gpu:4", &["#SBATCH --gres=gpu:4", four, cores]);
         check("--gres gpu:a100:4,nvme:1 -c 3", &[four, "#SBATCH --cpus-per-task=3"]);
         check("--gpus-per-node 4", &["#SBATCH --gpus-per-node=4", four, cores]);
@@ -401,11 +402,12 @@ mod tests {
     #[test]
     fn more_cores_were_asked_for_than_a_node_has() {
         let check = |line: &str, nodes: Option<&str>, cores: usize| {
-            let (text, expected) = (written_for(line, nodes).unwrap(), format!("#SBATCH --cpus-per-task={cores}\n"));
+            let text = written_for(line, nodes).unwrap();
+            let expected = format!("#SBATCH --cpus-per-task={cores}\n");
             assert!(text.contains(&expected), "{line} {nodes:?}\n{text}");
         };
-        let (small, both) =
-            (Some("main* 8 gpu:4\n"), Some("main* 8 gpu:4\nbig 64 gpu:h100:8(S:0-1)\ncpu 128 (null)\n"));
+        let small = Some("main* 8 gpu:4\n");
+        let both = Some("main* 8 gpu:4\nbig 64 gpu:h100:8(S:0-1)\ncpu 128 (null)\n");
         check("--nodes 2 --gres gpu:4", small, 2);
         check("--nodes 2 --gres gpu:4 -c 4", small, 4);
         check("--gpus-per-task 1 -n 2 --cpus-per-gpu 3", small, 3);

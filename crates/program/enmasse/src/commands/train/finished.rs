@@ -47,20 +47,23 @@ fn nothing_left(config: &TrainConfig, meta: &CheckpointMeta, paths: &RunPaths) -
         };
         Some(format!("nothing left to do in {run}: {of}; use {flag} {more} to continue"))
     };
-    let (epochs, is_validated) = (config.epochs as u64, Position::from_meta(meta, &[]).is_validated());
+    let epochs = config.epochs as u64;
+    let is_validated = Position::from_meta(meta, &[]).is_validated();
     match config.max_steps {
         _ if meta.epoch >= epochs => say(meta.epoch, epochs, "epochs", "--epochs"),
         Some(most) if meta.optimizer_step > most || (meta.optimizer_step == most && is_validated) => {
             say(meta.optimizer_step, most, "steps", "--max-steps")
         }
         _ if EarlyStopping::has_ended(config, meta) => {
-            let (epoch, more) = (meta.epoch, config.patience.unwrap_or(1).saturating_mul(2));
+            let epoch = meta.epoch;
+            let more = config.patience.unwrap_or(1).saturating_mul(2);
             let stopped = format!("it stopped early, after {epoch} of {epochs} epochs");
             Some(format!("nothing left to do in {run}: {stopped}; use --patience {more} to continue"))
         }
         _ if Timer::has_ended(config, meta) => {
             let TimeLimit(limit) = config.max_time?;
-            let (epoch, more) = (meta.epoch, TimeLimit(limit.saturating_mul(2)));
+            let epoch = meta.epoch;
+            let more = TimeLimit(limit.saturating_mul(2));
             let stopped = format!("its time is over, after {epoch} of {epochs} epochs");
             Some(format!("nothing left to do in {run}: {stopped}; use --max-time {more} to continue"))
         }

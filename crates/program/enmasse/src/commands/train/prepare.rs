@@ -34,7 +34,8 @@ pub struct Run {
 impl Run {
     /// Opens the data, which `copier` copies if the run asks for it, and checks everything that needs no running ranks.
     pub fn open(spec: &RunSpec, copier: Copier) -> Result<Self, Failure> {
-        let (mut config, resumed) = (spec.config.clone(), spec.resumed());
+        let mut config = spec.config.clone();
+        let resumed = spec.resumed();
         config.train = config.train.shortened();
         let model = enmasse_models::find(&config.train.model).map_err(Failure::usage)?;
         if let (Some(weights), None, None) = (&config.train.weights, &config.train.weights_file, resumed) {
@@ -71,7 +72,8 @@ impl Run {
         let shards = config.train.shard_count(spec.world_size);
         let replicas = config.train.replicas(spec.world_size).map_err(Failure::usage)?;
         ShardMap::new(shards, replicas).map_err(|error| usage!("--shards {shards}: {error}"))?;
-        let (samples, batch) = (data.train.len(), config.train.batch_per_shard(shards));
+        let samples = data.train.len();
+        let batch = config.train.batch_per_shard(shards);
         let global_batch = batch.saturating_mul(shards);
         if config.train.drop_last && samples < global_batch {
             return Err(Failure::error(DataError::TooFewSamples { samples, global_batch, shards, batch }));
@@ -84,7 +86,8 @@ impl Run {
             Recomputation::All => Recomputation::All,
             _ => Recomputation::No,
         };
-        let (train, target) = (&TrainConfig { recompute, ..config.train.clone() }, Target::default());
+        let train = &TrainConfig { recompute, ..config.train.clone() };
+        let target = Target::default();
         compile_plans(train, &preparation, &forward, &objective, outputs, shards, &target)?;
         compile_parts(train, &preparation, &forward, &objective, outputs, shards, &target)?;
         Ok(Run { config, origins: spec.origins.clone(), model, data })
@@ -150,7 +153,8 @@ fn unvalidated(classes: &[&str]) -> Option<String> {
 
 /// The warning of a batch that no step can fill.
 fn oversized(config: &TrainConfig, shards: usize, samples: usize) -> Option<String> {
-    let (batch, most) = (config.batch?, samples.div_ceil(shards).max(1));
+    let batch = config.batch?;
+    let most = samples.div_ceil(shards).max(1);
     (batch > most).then(|| {
         format!(
             "--batch {batch}: the global batch of {} is larger than the {} for training, and all its places are computed; \
@@ -166,7 +170,8 @@ fn too_many_threads(config: &ProgramConfig, local_ranks: usize, cores: usize) ->
     let threads = (0..local_ranks).map(|rank| config.threads_of_rank(cores, rank, local_ranks));
     let threads = threads.fold(0, usize::saturating_add);
     (threads > cores).then(|| {
-        let (ranks, threads) = (counted(local_ranks, "rank"), counted(threads, "computing thread"));
+        let ranks = counted(local_ranks, "rank");
+        let threads = counted(threads, "computing thread");
         format!("{ranks} with {threads} in all on {}: every step waits for the slowest", counted(cores, "core"))
     })
 }

@@ -24,7 +24,8 @@ use crate::report::{Audience, Reporter};
 /// One rank of the run.
 pub fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Failure> {
     let Run { config, model, data, .. } = run;
-    let (device, loader_threads) = (rank.device(config)?, rank.loader_threads(&config.train));
+    let device = rank.device(config)?;
+    let loader_threads = rank.loader_threads(&config.train);
     let fit = |mut trainer: Trainer| {
         let began = Instant::now();
         let done = trainer.fit(model.name(), &|x, classes| model.forward(x, classes), data)?;

@@ -77,7 +77,8 @@ fn rate_lines(config: &RunConfig, found: &LrSearch) -> Vec<String> {
 fn batch_lines(config: &RunConfig, found: &BatchSearch) -> Vec<String> {
     let row = |point: &BatchPoint| {
         let BatchPoint { batch, images_per_second, step_seconds, memory_bytes } = *point;
-        let (speed, ms) = (format!("{images_per_second:.1}"), format!("{:.0}", 1000.0 * step_seconds));
+        let speed = format!("{images_per_second:.1}");
+        let ms = format!("{:.0}", 1000.0 * step_seconds);
         let global = grouped((batch * found.shards) as u64);
         format!("{:>7} {global:>7} {speed:>9} {ms:>8}  {}", grouped(batch as u64), mebibytes(memory_bytes))
     };

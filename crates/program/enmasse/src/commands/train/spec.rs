@@ -107,7 +107,8 @@ impl RunSpec {
         }
         if !is_decided && begins(&layers, Some(&folder)) && layers.config().train.begins_with_weights() {
             // Rank 0 finds them for all.
-            let (asking, config) = (layers.clone(), layers.config().train.clone());
+            let asking = layers.clone();
+            let config = layers.config().train.clone();
             let own = rank.at_once(&config, "weights", move || if speaks { resolve(&asking) } else { Ok(None) })?;
             let agreed = rank.agree(own.map_or(String::new(), |weights| weights.to_text()))?;
             Settings::read(&agreed).lay(&mut layers)?;
@@ -189,7 +190,8 @@ fn check_newest(asked: &TrainConfig) -> Result<(), Failure> {
     match (&asked.data, newest) {
         (None, None) => check_resumes(asked, &RunPaths::new(RUNS)),
         (Some(data), Some(newest)) if newest_run(Some(data)).map_err(Failure::error)?.is_none() => {
-            let (data, run) = (data.display(), newest.root().display());
+            let data = data.display();
+            let run = newest.root().display();
             let own = newest.saved_data().map_or(String::new(), |own| format!(", whose data are {}", own.display()));
             Err(usage!(
                 "--resume {data}: it is no run, and {RUNS} has none of these data; to go on with {run}{own}, pass --resume {run}; \

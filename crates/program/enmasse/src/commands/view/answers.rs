@@ -63,7 +63,8 @@ impl Answers {
     /// Keeps an image and the answer of the run at `place`, and has its neighbours looked for.
     pub fn keep(&self, place: usize, run: PathBuf, image: &[u8], answer: Answer, background: &Background) -> Sent {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let (image, answer) = (image.into(), Arc::new(answer));
+        let image = image.into();
+        let answer = Arc::new(answer);
         let sent = Sent { number, place, image, answer, neighbors: Neighbors::Waiting };
         self.board.put(number, sent.clone());
         let (board, training) = (self.board.clone(), self.training.clone());

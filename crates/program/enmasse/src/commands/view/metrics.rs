@@ -40,7 +40,8 @@ pub fn text(runs: &[Arc<Seen>]) -> String {
         let of_run = |run: &Arc<Seen>| -> String {
             let values = run.last.iter().flat_map(|epoch| (figure.values)(&epoch.ranks).iter().enumerate());
             let values = values.filter_map(|(rank, value)| Some((rank, value.filter(|value| value.is_finite())?)));
-            let (name, run) = (figure.name, label_value(&run.name));
+            let name = figure.name;
+            let run = label_value(&run.name);
             values
                 .map(|(rank, value)| format!("enmasse_rank_{name}{{run=\"{run}\",rank=\"{rank}\"}} {value}\n"))
                 .collect()

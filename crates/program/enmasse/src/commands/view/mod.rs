@@ -190,9 +190,11 @@ impl Pages {
     }
 
     fn image(&self, place: &str, request: &Request) -> Option<Response> {
-        let (place, computing) = (place.parse().ok()?, self.computing.as_ref()?);
+        let place = place.parse().ok()?;
+        let computing = self.computing.as_ref()?;
         let run = self.runs.get(place)?;
-        let (root, image) = (run.paths.root(), request.upload());
+        let root = run.paths.root();
+        let image = request.upload();
         let answer = match image.is_empty() {
             true => Err("no image was sent".to_owned()),
             false => computing.models.ask(root.to_owned(), image.to_vec()),
@@ -224,7 +226,8 @@ impl Pages {
 
     /// Has images predicted, and shows how far that is.
     fn samples(&self, place: &str) -> Option<Response> {
-        let (place, computing) = (place.parse().ok()?, self.computing.as_ref()?);
+        let place = place.parse().ok()?;
+        let computing = self.computing.as_ref()?;
         let run = self.runs.get(place)?;
         samples::ask(&computing.samples, place, run.paths.root().to_owned(), &computing.background);
         Some(Response::page(samples::page(place, &run, computing.samples.get(place as u64).as_ref())))

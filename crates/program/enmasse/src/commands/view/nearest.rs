@@ -95,7 +95,8 @@ impl Known {
         let image = source.read(0, self.reading).map_err(Failure::error)?.into_owned();
         let sent: Arc<dyn Dataset> = Arc::new(One(image));
         let asked = self.extractor.features(&sent, &mut |_| ())?;
-        let (data, part) = (&self.data, self.data.train.as_ref());
+        let data = &self.data;
+        let part = self.data.train.as_ref();
         let near = self.features.nearest(&asked.values, NEAREST).into_iter().map(|near| {
             let index = self.sample.place(near.index);
             Near {

@@ -275,7 +275,8 @@ fn further(value: &Value) -> Vec<(String, f64)> {
 }
 
 fn straggler(value: &Value) -> Option<String> {
-    let (rank, host) = (value["rank"].as_u64()?, value["host"].as_str().unwrap_or_default());
+    let rank = value["rank"].as_u64()?;
+    let host = value["host"].as_str().unwrap_or_default();
     let times =
         value["times"].as_f64().map(|times| format!(", {times:.1} × as long as the others")).unwrap_or_default();
     Some(format!("rank {rank} on {host}{times}"))

@@ -70,7 +70,8 @@ fn list(matches: &ArgMatches) -> Result<(), Failure> {
         output.json(of_entry(entry));
         if !output.is_json() {
             let top1 = entry.top1.map_or_else(|| "-".to_owned(), |top1| format!("{top1:.1}"));
-            let (name, images) = (entry.full_name(), format!("{0}x{0}", entry.images.size));
+            let name = entry.full_name();
+            let images = format!("{0}x{0}", entry.images.size);
             output.text(format_args!("{name:<34} {:<18} {top1:>6}  {images:<9} {}", entry.model, entry.license));
         }
     }

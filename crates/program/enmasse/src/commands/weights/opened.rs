@@ -105,7 +105,8 @@ pub fn open(source: Source, layers: &LayeredConfig, kind: DataKind, warns: bool)
     let is_bare = path.is_file() && !is_checkpoint(&path).map_err(Failure::error)?;
     let of_its_own = |name: &&&str| !is_bare && path.exists() && given(name);
     if let Some(name) = PREPARATION.iter().find(of_its_own) {
-        let (flag, value) = (name.replace('_', "-"), config.get(name).unwrap_or_default());
+        let flag = name.replace('_', "-");
+        let value = config.get(name).unwrap_or_default();
         return Err(usage!(
             "--{flag} {value}: a run is used as it was trained, at its own size, channels and constants; leave --{flag} out"
         ));
@@ -157,7 +158,8 @@ impl Weights {
 /// Decides how to compute with the weights: as in their run, except for the user's settings. Returns the names of the
 /// decided settings.
 fn adopt(classifier: &mut Classifier, layers: &LayeredConfig) -> Result<Vec<&'static str>, Failure> {
-    let (config, run) = (layers.config(), &mut classifier.configuration);
+    let config = layers.config();
+    let run = &mut classifier.configuration;
     let here = settings::kind_here(config, layers.given_device_kind());
     let of_run = settings::kind_here(run, Some(settings::default_kind()));
     if here != of_run {

@@ -263,7 +263,8 @@ pub fn images(root: &Path, each: usize) -> PathBuf {
         let folder = data.join(class);
         fs::create_dir_all(&folder).expect("creates");
         for number in 0..each {
-            let (width, height) = (12 + number as u16 % 5, 14);
+            let width = 12 + number as u16 % 5;
+            let height = 14;
             let shade = |pixel: usize| (pixel * 31 + number * 17) as u8 % 60;
             let pixels: Vec<u8> = (0..usize::from(width) * usize::from(height))
                 .flat_map(|pixel| match label {

@@ -106,7 +106,8 @@ impl Network {
     /// Lets a host resolve its own name to a loopback address, as Debian does.
     #[track_caller]
     pub fn resolve_own_name_to_loopback(&self, host: &str) {
-        let (table, own) = (self.folder.path().join("hosts"), self.folder.path().join(format!("hosts-{host}")));
+        let table = self.folder.path().join("hosts");
+        let own = self.folder.path().join(format!("hosts-{host}"));
         let lines = fs::read_to_string(table).expect("reads");
         fs::write(&own, lines.replace(&format!("{} {host}\n", self.address(host)), &format!("127.0.1.1 {host}\n")))
             .expect("writes");

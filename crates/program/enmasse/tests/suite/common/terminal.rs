@@ -76,7 +76,8 @@ impl Terminal {
     pub fn read(self) -> String {
         let Terminal { mut master, slave } = self;
         drop(slave);
-        let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
+        let mut bytes = Vec::new();
+        let mut buffer = [0; 4096];
         // The end is an error.
         while let Ok(count @ 1..) = master.read(&mut buffer) {
             bytes.extend_from_slice(&buffer[..count]);

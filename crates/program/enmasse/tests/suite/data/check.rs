@@ -193,7 +193,8 @@ fn a_model_finds_labels_that_are_wrong() {
     let noise: Vec<u8> =
         (0..14 * 14 * 3u32).map(|at| if at / 3 % 2 == 0 { 255 } else { (at * 97 % 251) as u8 }).collect();
     write_png(&data.join("dark/odd.png"), 14, 14, &noise);
-    let (data, run) = (data.display().to_string(), folder.path().join("run").display().to_string());
+    let data = data.display().to_string();
+    let run = folder.path().join("run").display().to_string();
     let model = ["--model", "mlp", "--size", "12", "--batch", "8", "--epochs", "3", "--devices", "cpu:1"];
     enmasse(&[&["train", &data, "--out", &run], &model[..]].concat()).well();
     let sheets = folder.path().join("sheets");

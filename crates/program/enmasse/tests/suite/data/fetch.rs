@@ -35,7 +35,8 @@ fn servers_that_do_not_have_it() {
     let ((one, asked), (two, asked_next)) = (server(), server());
     let ended = enmasse(&["data", "fetch", "CIFAR-10", &place, "--mirror", &one, "--mirror", &format!("{two}/a/")]);
     let archive = "cifar-10-python.tar.gz";
-    let (first, second) = (format!("{one}/{archive}"), format!("{two}/a/{archive}"));
+    let first = format!("{one}/{archive}");
+    let second = format!("{two}/a/{archive}");
     let problem = format!(
         "{archive} could not be fetched: {first}: it answers 404 Not Found; {second}: it answers 404 Not Found"
     );

@@ -18,7 +18,8 @@ fn pack(data: &Path, file: &Path, others: &[&str]) -> Ended {
 #[test]
 fn a_packed_file_gives_the_bits_of_its_folder() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, file) = (images(folder.path(), 10), folder.path().join("photos.enmasse"));
+    let data = images(folder.path(), 10);
+    let file = folder.path().join("photos.enmasse");
     let ended = pack(&data, &file, &["--json"]).well();
     let object = ended.json().remove(0);
     for (name, value) in [
@@ -61,7 +62,8 @@ fn a_packed_file_gives_the_bits_of_its_folder() {
     }
     // All images of the file, those of training first.
     let predict = |images: &Path| {
-        let (run, images) = (folder.path().join("file-cpu:1").display().to_string(), images.display().to_string());
+        let run = folder.path().join("file-cpu:1").display().to_string();
+        let images = images.display().to_string();
         let lines = enmasse(&["predict", &run, &images, "--json"]).well().json();
         let inside = |line: &serde_json::Value| {
             let name = line["image"].as_str().unwrap().strip_prefix(&format!("{images}/")).unwrap().to_owned();
@@ -78,7 +80,8 @@ fn a_packed_file_gives_the_bits_of_its_folder() {
 #[test]
 fn forms_and_their_flags() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, file) = (images(folder.path(), 5), folder.path().join("photos.enmasse"));
+    let data = images(folder.path(), 5);
+    let file = folder.path().join("photos.enmasse");
     let check = |others: &[&str], code: i32, mention: &str| {
         refused(&pack(&data, &file, others), code, &[mention]);
         assert!(!file.exists());
@@ -133,7 +136,8 @@ fn named_images_and_manifests() {
 #[test]
 fn bad_images_and_damaged_files() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, file) = (images(folder.path(), 5), folder.path().join("photos.enmasse"));
+    let data = images(folder.path(), 5);
+    let file = folder.path().join("photos.enmasse");
     fs::write(data.join("red/000.png"), "").unwrap();
     let strict = pack(&data, &file, &["--on-bad-sample", "error"]);
     refused(&strict, 1, &["red/000.png: the file is empty; to go on", "--on-bad-sample skip"]);
@@ -158,7 +162,8 @@ fn bad_images_and_damaged_files() {
 #[test]
 fn an_interrupted_one_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, out) = (images(folder.path(), 5), folder.path().join("out"));
+    let data = images(folder.path(), 5);
+    let out = folder.path().join("out");
     fs::create_dir(&out).unwrap();
     let lease = Lease::replace(&data.join("red/003.jpg"));
     let running = Running::start(program().args(["data", "pack"]).arg(&data).arg(out.join("photos.enmasse")));

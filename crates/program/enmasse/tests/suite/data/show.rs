@@ -34,8 +34,11 @@ fn flags_of_augmentation_are_those_of_training() {
     }
     let show = |name: &str, others: &[&str]| {
         let path = |end: &str| folder.path().join(format!("{name}.{end}"));
-        let (data, sheet, classes) = (data.display().to_string(), path("png"), path("svg"));
-        let (sheet_text, classes_text) = (sheet.display().to_string(), classes.display().to_string());
+        let data = data.display().to_string();
+        let sheet = path("png");
+        let classes = path("svg");
+        let sheet_text = sheet.display().to_string();
+        let classes_text = classes.display().to_string();
         let fixed = [
             "data",
             "show",

@@ -62,7 +62,8 @@ fn a_test_part_comes_from_training() {
         enmasse(&[&["data", "split", &data, &place.display().to_string()], others].concat()).well();
         names(&place)
     };
-    let (two, three) = (parts(&[]), parts(&["--test", "0.3"]));
+    let two = parts(&[]);
+    let three = parts(&["--test", "0.3"]);
     let of = |names: &BTreeSet<String>, part: &str| -> Vec<String> {
         names.iter().filter(|name| name.starts_with(part)).cloned().collect()
     };
@@ -105,7 +106,8 @@ fn a_table_has_relative_paths_below_its_folder() {
 #[test]
 fn a_folder_behind_a_link_stays() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, out) = (data(folder.path()).display().to_string(), folder.path().join("out").display().to_string());
+    let data = data(folder.path()).display().to_string();
+    let out = folder.path().join("out").display().to_string();
     let own = folder.path().join("mine/train/0.png");
     fs::create_dir_all(own.parent().unwrap()).unwrap();
     fs::write(&own, "").unwrap();

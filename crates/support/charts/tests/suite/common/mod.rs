@@ -69,7 +69,8 @@ pub fn of<'a>(elements: &'a [Element], name: &str) -> Vec<&'a Element> {
 
 /// No bar, image, line or dot leaves the page, and no text begins or ends outside of it.
 pub fn check_inside(elements: &[Element]) {
-    let (width, height) = (elements[0].number("width"), elements[0].number("height"));
+    let width = elements[0].number("width");
+    let height = elements[0].number("height");
     let check = |element: &Element, x: f64, y: f64| {
         assert!((0.0..=width).contains(&x) && (0.0..=height).contains(&y), "{element:?} of {width}x{height}");
     };
@@ -82,7 +83,9 @@ pub fn check_inside(elements: &[Element]) {
                 check(element, x + element.number("width"), y + element.number("height"));
             }
             "circle" => {
-                let (x, y, radius) = (element.number("cx"), element.number("cy"), element.number("r"));
+                let x = element.number("cx");
+                let y = element.number("cy");
+                let radius = element.number("r");
                 check(element, x - radius, y - radius);
                 check(element, x + radius, y + radius);
             }
@@ -94,7 +97,8 @@ pub fn check_inside(elements: &[Element]) {
 
 /// The places of a path, by the commands that the charts use.
 pub fn places(path: &str) -> Vec<(f64, f64)> {
-    let (mut at, mut places) = ((0.0, 0.0), Vec::new());
+    let mut at = (0.0, 0.0);
+    let mut places = Vec::new();
     let mut rest = path;
     while let Some(command) = rest.chars().next() {
         let end = rest[1..].find(|c: char| c.is_ascii_alphabetic()).map_or(rest.len(), |end| end + 1);

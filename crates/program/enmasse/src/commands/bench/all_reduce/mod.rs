@@ -140,7 +140,8 @@ fn host(matches: &ArgMatches, layers: LayeredConfig, sums: &Sums) -> Result<(), 
     if sums.ranks < 2 {
         return Err(usage!("--ranks {}: a sum needs at least 2", sums.ranks));
     }
-    let (config, folder) = (layers.finish()?, Folder::new()?);
+    let config = layers.finish()?;
+    let folder = Folder::new()?;
     let result = folder.0.join("rows.json");
     let mut output = Output::new(config.program.json);
     output.text(format_args!("{} ranks on this machine, sums of f32, times in microseconds", sums.ranks));

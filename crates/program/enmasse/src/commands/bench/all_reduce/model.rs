@@ -37,7 +37,8 @@ impl Model {
             _ => ((barrier - round) / (ranks - 2) as f64).clamp(0.0, round),
         };
         let alpha = round - overhead;
-        let (own, mut all) = (vec![0f32; BYTES / size_of::<f32>()], vec![0f32; ranks * BYTES / size_of::<f32>()]);
+        let own = vec![0f32; BYTES / size_of::<f32>()];
+        let mut all = vec![0f32; ranks * BYTES / size_of::<f32>()];
         let copies = median(|| group.all_gather(&own, &mut all))?;
         let beta = (copies - round).max(0.0) / ((ranks - 1) * BYTES) as f64;
         let mut sum = vec![0f32; own.len()];

@@ -104,7 +104,8 @@ impl Workload {
     /// The plans of a number of shards.
     fn plans(&self, shards: usize, target: &Target) -> Result<Plans, Failure> {
         let Workload { config, model, data, .. } = self;
-        let (preparation, objective) = (Preparation::new(&config.train, data.kind), Objective::default());
+        let preparation = Preparation::new(&config.train, data.kind);
+        let objective = Objective::default();
         let forward = |x, classes| model.forward(x, classes);
         Ok(compile_plans(&config.train, &preparation, &forward, &objective, data.classes.len(), shards, target)?)
     }
@@ -126,7 +127,8 @@ impl Workload {
         let mut config = self.config.clone();
         config.program.devices = Some(device.clone());
         let device = Rank::alone().device(&config)?;
-        let (classes, batch) = (self.data.classes.len(), config.train.batch_per_shard(1));
+        let classes = self.data.classes.len();
+        let batch = config.train.batch_per_shard(1);
         let mut program = program(&config, classes, false, device.as_ref())?;
         let memory = device.host_memory();
         StepTimes::measure(program.as_mut(), memory.as_ref(), &config.train, (batch, classes), steps, true)?;
@@ -146,7 +148,8 @@ impl Workload {
     /// One line that says what is trained.
     pub fn describe(&self) -> String {
         let TrainConfig { model, precision, .. } = &self.config.train;
-        let (size, batch) = (self.config.train.image_size(None), self.config.train.batch_per_shard(1));
+        let size = self.config.train.image_size(None);
+        let batch = self.config.train.batch_per_shard(1);
         let images = match &self.config.train.data {
             Some(data) => format!("{} of {}", self.data.kind.name(), data.display()),
             None => "synthetic images".to_owned(),
@@ -165,7 +168,8 @@ impl Workload {
         let part = |whole: &Arc<dyn Dataset>, steps: usize| -> Arc<dyn Dataset> {
             Arc::new(Subset { count: (steps * global_batch).min(whole.len()), whole: whole.clone() })
         };
-        let (train, validation) = (part(&data.train, *steps), part(&data.validation, 1));
+        let train = part(&data.train, *steps);
+        let validation = part(&data.validation, 1);
         let data = TrainingData { train, validation, split: None, ..data.clone() };
         let mut watch = Watch::default();
         let loader_threads = rank.loader_threads(&config.train);

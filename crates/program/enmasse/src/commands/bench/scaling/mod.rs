@@ -160,7 +160,8 @@ fn measure(
     output: &mut Output,
 ) -> Result<Row, Failure> {
     say(format_args!("measuring {row}"));
-    let (TrainingSetup { devices: count, strategy, sync_bn }, folder) = (row.kind, Folder::new()?);
+    let TrainingSetup { devices: count, strategy, sync_bn } = row.kind;
+    let folder = Folder::new()?;
     let mut config = workload.config.clone();
     config.program.devices = Some(first(devices, count));
     config.train.strategy = strategy;

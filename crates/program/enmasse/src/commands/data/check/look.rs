@@ -49,7 +49,8 @@ impl CheckedPart {
 pub fn look(opened: &Opened) -> Result<Vec<CheckedPart>, Failure> {
     let Opened { config, root, data, .. } = opened;
     let mut scan = Scan::new("checking", data.parts().map(|(_, dataset)| dataset.len()).sum());
-    let (pool, reading) = (opened.pool()?, config.train.reading());
+    let pool = opened.pool()?;
+    let reading = config.train.reading();
     let mut looked = Vec::new();
     for (name, dataset) in data.parts().map(|(name, dataset)| (name, dataset.clone())) {
         let mut looks: Vec<ImageReport> = (0..dataset.len()).map(|_| ImageReport::default()).collect();

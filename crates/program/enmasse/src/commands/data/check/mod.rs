@@ -50,7 +50,8 @@ pub fn command() -> Command {
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let _interrupts = Interrupts::watch()?;
     let opened = Opened::new(matches)?;
-    let (data, parts) = (&opened.data, look(&opened)?);
+    let data = &opened.data;
+    let parts = look(&opened)?;
     let sizes = Sizes::of(parts.iter().flat_map(|part| &part.looks).filter_map(|look| look.size));
     let (problems, mut notes) = findings(&opened, &parts);
     notes.extend(model::findings(matches, data, &parts)?.into_iter().filter(|finding| finding.count > 0));
@@ -146,14 +147,17 @@ fn converted(parts: &[CheckedPart]) -> Finding {
 
 /// The number of images of each class in each part; of many classes the range alone.
 fn table(data: &TrainingData, parts: &[CheckedPart]) -> Vec<String> {
-    let (classes, noun) = (&data.classes, noun(data.task));
+    let classes = &data.classes;
+    let noun = noun(data.task);
     let Some(counts) = parts.iter().map(|part| counts(data, part)).collect::<Option<Vec<Vec<usize>>>>() else {
         return parts.iter().map(|part| format!("{}: {}", part.name, counted(part.looks.len(), "image"))).collect();
     };
     if classes.len() > ROWS {
         let range = |(part, counts): (&CheckedPart, &Vec<usize>)| {
-            let (least, most) = (counts.iter().min().copied().unwrap_or(0), counts.iter().max().copied().unwrap_or(0));
-            let (images, classes) = (counted(part.looks.len(), "image"), counted(classes.len(), noun));
+            let least = counts.iter().min().copied().unwrap_or(0);
+            let most = counts.iter().max().copied().unwrap_or(0);
+            let images = counted(part.looks.len(), "image");
+            let classes = counted(classes.len(), noun);
             format!("{}: {images} in {classes}, {least} to {most} of each", part.name)
         };
         return parts.iter().zip(&counts).map(range).collect();

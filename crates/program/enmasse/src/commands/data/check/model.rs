@@ -111,7 +111,8 @@ impl Seen<'_> {
         let images: Vec<usize> = known().map(|found| found.index).collect();
         let issues = label_issues(&probabilities, &labels, classes);
         let matter = |issue: &LabelIssue| {
-            let (own, rather) = (&data.classes[labels[issue.index]], &data.classes[issue.rather]);
+            let own = &data.classes[labels[issue.index]];
+            let rather = &data.classes[issue.rather];
             (images[issue.index], format!("{own}, rather {rather}"))
         };
         let listed: Vec<(usize, String)> = issues.iter().map(matter).collect();
@@ -161,7 +162,8 @@ impl Seen<'_> {
 
     /// Draws the first of some images, if there are any.
     fn draw(&self, path: &Path, title: &str, images: &[(usize, String)]) -> Result<(), Failure> {
-        let (transform, mut resizer) = (EvalTransform::new(EDGE), Resizer::new());
+        let transform = EvalTransform::new(EDGE);
+        let mut resizer = Resizer::new();
         let drawn = images.iter().filter_map(|(index, label)| {
             let (part, index) = self.place(*index);
             let mut pixels = vec![0; EDGE * EDGE * 3];

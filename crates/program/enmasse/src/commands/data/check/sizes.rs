@@ -22,13 +22,15 @@ impl Sizes {
         for (width, height) in sizes.clone() {
             *shorter.entry(1 << width.min(height).max(1).ilog2()).or_default() += 1;
         }
-        let (smallest, largest) = (sizes.clone().min_by_key(area), sizes.max_by_key(area));
+        let smallest = sizes.clone().min_by_key(area);
+        let largest = sizes.max_by_key(area);
         Sizes { smallest: smallest.unwrap_or_default(), largest: largest.unwrap_or_default(), shorter }
     }
 
     /// `145x240 to 500x442; shorter side 128 to 255: 488, 256 to 511: 512`.
     pub fn in_words(&self) -> String {
-        let ((width, height), (most_width, most_height)) = (self.smallest, self.largest);
+        let (width, height) = self.smallest;
+        let (most_width, most_height) = self.largest;
         if self.smallest == self.largest {
             return format!("{width}x{height}");
         }
