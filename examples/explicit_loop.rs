@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use enmasse::data::{DecodePool, EvalLoader, Sharding, TrainLoader};
 use enmasse::prelude::*;
-use enmasse::train::{LrSchedule, Objective, Preparation, ScheduleKind, compile_plans, initialize};
+use enmasse::train::{Compilation, LrSchedule, Objective, Preparation, ScheduleKind, initialize};
 
 fn main() -> Result<(), Box<dyn Error>> {
     // The tutorial's config.py, and what its script fixes.
@@ -63,8 +63,15 @@ fn train(folder: &Path, config: &TrainConfig) -> Result<(), Box<dyn Error>> {
 
     let device = device("cpu", 2)?;
     let forward = |x: Tensor, classes: usize| model.forward(x, classes);
-    let plans =
-        compile_plans(config, &preparation, &forward, &Objective::default(), data.classes.len(), 1, &device.target())?;
+    let compilation = Compilation {
+        config,
+        preparation: &preparation,
+        model: &forward,
+        objective: &Objective::default(),
+        outputs: data.classes.len(),
+        target: &device.target(),
+    };
+    let plans = compilation.plans(1)?;
     let mut program = device.compile(plans, None)?;
     initialize(program.as_mut(), config.seed)?;
     let mut engine = Engine::new(program, 0);

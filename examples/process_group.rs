@@ -11,7 +11,7 @@ use std::error::Error;
 use enmasse::data::{DecodePool, EvalLoader, EvalTransform, Sharding, TrainLoader, TrainTransform};
 use enmasse::models::lenet;
 use enmasse::prelude::*;
-use enmasse::train::{Objective, Preparation, compile_plans, initialize};
+use enmasse::train::{Compilation, Objective, Preparation, initialize};
 
 const RANKS: usize = 2;
 const EPOCHS: u64 = 10;
@@ -37,8 +37,15 @@ fn main_of_rank(group: &Group, data: &TrainingData) -> Result<f64, Box<dyn Error
     // A plan for one shard has no collectives; the same seed gives every replica the same weights.
     let device = device("cpu", 1)?;
     let preparation = Preparation::new(&config, data.kind);
-    let plans =
-        compile_plans(&config, &preparation, &lenet, &Objective::default(), data.classes.len(), 1, &device.target())?;
+    let compilation = Compilation {
+        config: &config,
+        preparation: &preparation,
+        model: &lenet,
+        objective: &Objective::default(),
+        outputs: data.classes.len(),
+        target: &device.target(),
+    };
+    let plans = compilation.plans(1)?;
     let mut program = device.compile(plans, None)?;
     initialize(program.as_mut(), config.seed)?;
     let mut engine = Engine::new(program, 0);

@@ -118,7 +118,7 @@ pub use monitor::{Best, Direction, Monitor};
 pub use pace::Straggler;
 pub use per_class::{ClassCounts, MacroAverages, PerClass};
 pub use place::RankPlace;
-pub use plans::{ModelFn, Objective, compile_parts, compile_plans, compile_plans_of_ranks, initialize};
+pub use plans::{Compilation, ModelFn, Objective, initialize};
 pub use position::Position;
 pub use prediction::Prediction;
 pub use preparation::Preparation;

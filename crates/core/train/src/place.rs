@@ -53,7 +53,7 @@ impl RankPlace {
         }
     }
 
-    /// The place of this rank's plans among those of [`compile_parts`](crate::compile_parts).
+    /// The place of this rank's plans among those of [`Compilation::parts`](crate::Compilation::parts).
     pub(crate) fn plans(&self) -> usize {
         match self {
             RankPlace::Stage(place) => place.stage,

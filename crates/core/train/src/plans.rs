@@ -176,149 +176,142 @@ fn without_effect(name: &str, value: &str, own: &str) -> TrainError {
     TrainError::Graph(GraphError::Option(reason))
 }
 
-/// The plans of each stage of a configuration, or those that every rank has of layers cut over ranks, as [`compile_plans`] makes those
-/// of the whole model; none if the model is not cut.
-///
-/// # Errors
-/// As of [`compile_plans`], or the model has no layer of a stage's name, or none that can be cut over so many ranks.
-pub fn compile_parts(
-    config: &TrainConfig,
-    preparation: &Preparation,
-    model: &ModelFn,
-    objective: &Objective,
-    outputs: usize,
-    shards: usize,
-    target: &Target,
-) -> Result<Vec<Plans>, TrainError> {
-    let whole = options(config, preparation, objective, outputs, &ShardMap::new(shards, 1)?)?;
-    let compile = |options| Ok(target.compile(&|x| model(x, outputs), &options)?);
-    if config.tensor_parallel > 1 {
-        return Ok(vec![compile(CompileOptions { tensor_parallel: Some(config.tensor_parallel), ..whole })?]);
+/// What the plans of a run are compiled from.
+#[derive(Clone, Copy)]
+pub struct Compilation<'a> {
+    /// The settings.
+    pub config: &'a TrainConfig,
+    /// How images are prepared.
+    pub preparation: &'a Preparation,
+    /// The model.
+    pub model: &'a ModelFn<'a>,
+    /// What it is trained for.
+    pub objective: &'a Objective,
+    /// The number of the model's outputs, such as classes.
+    pub outputs: usize,
+    /// What a device makes of plans.
+    pub target: &'a Target<'a>,
+}
+
+impl Compilation<'_> {
+    /// The plans for this number of shards. Nothing in them is cut over ranks: see [`Compilation::plans_of_ranks`]. With
+    /// [`Recomputation::Auto`](crate::Recomputation::Auto) nothing is computed again: the trainer puts bytes in its place.
+    ///
+    /// # Errors
+    /// The model or an option of the configuration is wrong: see [`Target::compile`].
+    pub fn plans(&self, shards: usize) -> Result<Plans, TrainError> {
+        self.plans_of_ranks(&ShardMap::new(shards, 1)?)
     }
-    let stage = |index| {
-        let begins = config.stages.clone();
-        let micro_batches = config.micro_batches();
-        let schedule = config.schedule_stages.into();
-        let stage = Some(StageCut { begins, index, micro_batches, schedule });
-        compile(CompileOptions { stage, ..whole.clone() })
-    };
-    if config.stages.is_empty() { Ok(Vec::new()) } else { (0..=config.stages.len()).map(stage).collect() }
-}
 
-/// The plans of a configuration, for a model of so many outputs (classes), this number of shards, the target of a device, and images
-/// prepared in this way. Nothing in them is cut over ranks: see [`compile_plans_of_ranks`]. With
-/// [`Recomputation::Auto`](crate::Recomputation::Auto) nothing is computed again: the trainer puts bytes in its place.
-///
-/// # Errors
-/// The model or an option of the configuration is wrong: see [`Target::compile`].
-pub fn compile_plans(
-    config: &TrainConfig,
-    preparation: &Preparation,
-    model: &ModelFn,
-    objective: &Objective,
-    outputs: usize,
-    shards: usize,
-    target: &Target,
-) -> Result<Plans, TrainError> {
-    let map = ShardMap::new(shards, 1)?;
-    compile_plans_of_ranks(config, preparation, model, objective, outputs, &map, target)
-}
+    /// The same for ranks that host the shards in this way, of which each takes its part ([`Plans::of_rank`]).
+    ///
+    /// # Errors
+    /// As of [`Compilation::plans`].
+    pub fn plans_of_ranks(&self, map: &ShardMap) -> Result<Plans, TrainError> {
+        self.compile(&self.options(map)?)
+    }
 
-/// The same for ranks that host the shards in this way, of which each takes its part ([`Plans::of_rank`]).
-///
-/// # Errors
-/// As of [`compile_plans`].
-pub fn compile_plans_of_ranks(
-    config: &TrainConfig,
-    preparation: &Preparation,
-    model: &ModelFn,
-    objective: &Objective,
-    outputs: usize,
-    map: &ShardMap,
-    target: &Target,
-) -> Result<Plans, TrainError> {
-    let options = options(config, preparation, objective, outputs, map)?;
-    Ok(target.compile(&|x| model(x, outputs), &options)?)
-}
+    /// The plans of each stage, or those that every rank has of layers cut over ranks, as [`Compilation::plans`] makes those of the
+    /// whole model; none if the model is not cut.
+    ///
+    /// # Errors
+    /// As of [`Compilation::plans`], or the model has no layer of a stage's name, or none that can be cut over so many ranks.
+    pub fn parts(&self, shards: usize) -> Result<Vec<Plans>, TrainError> {
+        let whole = self.options(&ShardMap::new(shards, 1)?)?;
+        let config = self.config;
+        if config.tensor_parallel > 1 {
+            let tensor_parallel = Some(config.tensor_parallel);
+            return Ok(vec![self.compile(&CompileOptions { tensor_parallel, ..whole })?]);
+        }
+        let stage = |index| {
+            let begins = config.stages.clone();
+            let micro_batches = config.micro_batches();
+            let schedule = config.schedule_stages.into();
+            let stage = Some(StageCut { begins, index, micro_batches, schedule });
+            self.compile(&CompileOptions { stage, ..whole.clone() })
+        };
+        if config.stages.is_empty() { Ok(Vec::new()) } else { (0..=config.stages.len()).map(stage).collect() }
+    }
 
-/// The options with which the whole model of a configuration is compiled.
-fn options(
-    config: &TrainConfig,
-    preparation: &Preparation,
-    objective: &Objective,
-    outputs: usize,
-    map: &ShardMap,
-) -> Result<CompileOptions, TrainError> {
-    let (task, shards) = (objective.task(), map.shards());
-    Ok(CompileOptions {
-        shards,
-        recompute: config.recompute.option().unwrap_or_default(),
-        drop_path: config.drop_path.map(|rate| rate as f32),
-        sync_batch_norm: config.sync_bn,
-        freeze: match (config.fine_tune, config.freeze_layers) {
-            (Some(FineTune::Head), _) => Freeze::AllButLast(0, config.freeze.clone()),
-            (Some(FineTune::Last(layers)), _) => Freeze::AllButLast(layers, config.freeze.clone()),
-            (_, true) => Freeze::AllButClassifier(config.freeze.clone()),
-            (_, false) => Freeze::Patterns(config.freeze.clone()),
-        },
-        freeze_statistics: config.freeze_bn,
-        target: task.target(),
-        loss: objective.loss(task.as_ref(), config)?,
-        teacher: objective.teacher.as_ref().map(|teacher| teacher.in_plan.clone()),
-        mixed: preparation.train.mixing().is_some(),
-        weighted_loss: !config.drop_last,
-        strategy: match config.strategy {
-            StrategyKind::Ddp => Strategy::Distributed,
-            StrategyKind::Dp => Strategy::Replicated,
-            StrategyKind::Zero1 => Strategy::Partitioned { ranks: map.ranks() },
-        },
-        all_reduce: config.all_reduce.word(),
-        compress: match config.reduce_precision {
-            ReducePrecision::F32 => None,
-            ReducePrecision::Bf16 => Some(DType::Bf16),
-            ReducePrecision::F16 => Some(DType::F16),
-        },
-        optimizer: objective.optimizer(config)?,
-        clip_norm: config.clip_norm.map(|norm| norm as f32),
-        average: match config.lookahead {
-            Some(_) => Some(Averaging::Lookahead),
-            None => config.ema.map(|decay| Averaging::Ema(decay as f32)),
-        },
-        groups: ParameterGroups {
-            weight_decay: config.weight_decay as f32,
-            no_decay_norm_bias: config.no_decay_norm_bias,
-            rules: config.group_rules().chain(objective.groups.iter().cloned()).collect(),
-        },
-        layer_rates: LayerRates { decay: config.layer_decay as f32, head: config.head_lr_mult as f32 },
-        metrics: objective.metrics(task.as_ref(), config),
-        seed: config.seed,
-        precision: config.precision,
-        fuse: config.fuse,
-        mean: preparation.normalization.mean.clone(),
-        std: preparation.normalization.std.clone(),
-        allow_unused: config.unused_parameters == UnusedParameters::Zero,
-        ..CompileOptions::new(config.model.clone(), config.batch_per_shard(shards), preparation.train.size(), outputs)
-    })
-}
+    /// The plans that compute what the model's last layer reads, for the shards of one rank, of images prepared for evaluation.
+    pub(crate) fn features(&self, sharding: &Sharding) -> Result<Plans, TrainError> {
+        let config = self.config;
+        let normalization = &self.preparation.normalization;
+        let size = self.preparation.evaluation.size;
+        let options = CompileOptions {
+            shards: sharding.local.len(),
+            precision: config.precision,
+            fuse: config.fuse,
+            mean: normalization.mean.clone(),
+            std: normalization.std.clone(),
+            ..CompileOptions::new(config.model.clone(), sharding.batch, size, self.outputs)
+        };
+        Ok(self.target.compile_features(&|x| (self.model)(x, self.outputs), &options, None)?)
+    }
 
-/// The plans that compute what the model's last layer reads, for the shards of one rank, of images prepared for evaluation.
-pub(crate) fn compile_features(
-    config: &TrainConfig,
-    preparation: &Preparation,
-    model: &ModelFn,
-    outputs: usize,
-    sharding: &Sharding,
-    target: &Target,
-) -> Result<Plans, TrainError> {
-    let options = CompileOptions {
-        shards: sharding.local.len(),
-        precision: config.precision,
-        fuse: config.fuse,
-        mean: preparation.normalization.mean.clone(),
-        std: preparation.normalization.std.clone(),
-        ..CompileOptions::new(config.model.clone(), sharding.batch, preparation.evaluation.size, outputs)
-    };
-    Ok(target.compile_features(&|x| model(x, outputs), &options, None)?)
+    fn compile(&self, options: &CompileOptions) -> Result<Plans, TrainError> {
+        Ok(self.target.compile(&|x| (self.model)(x, self.outputs), options)?)
+    }
+
+    /// The options with which the whole model is compiled.
+    fn options(&self, map: &ShardMap) -> Result<CompileOptions, TrainError> {
+        let Compilation { config, preparation, objective, outputs, .. } = *self;
+        let (task, shards) = (objective.task(), map.shards());
+        Ok(CompileOptions {
+            shards,
+            recompute: config.recompute.option().unwrap_or_default(),
+            drop_path: config.drop_path.map(|rate| rate as f32),
+            sync_batch_norm: config.sync_bn,
+            freeze: match (config.fine_tune, config.freeze_layers) {
+                (Some(FineTune::Head), _) => Freeze::AllButLast(0, config.freeze.clone()),
+                (Some(FineTune::Last(layers)), _) => Freeze::AllButLast(layers, config.freeze.clone()),
+                (_, true) => Freeze::AllButClassifier(config.freeze.clone()),
+                (_, false) => Freeze::Patterns(config.freeze.clone()),
+            },
+            freeze_statistics: config.freeze_bn,
+            target: task.target(),
+            loss: objective.loss(task.as_ref(), config)?,
+            teacher: objective.teacher.as_ref().map(|teacher| teacher.in_plan.clone()),
+            mixed: preparation.train.mixing().is_some(),
+            weighted_loss: !config.drop_last,
+            strategy: match config.strategy {
+                StrategyKind::Ddp => Strategy::Distributed,
+                StrategyKind::Dp => Strategy::Replicated,
+                StrategyKind::Zero1 => Strategy::Partitioned { ranks: map.ranks() },
+            },
+            all_reduce: config.all_reduce.word(),
+            compress: match config.reduce_precision {
+                ReducePrecision::F32 => None,
+                ReducePrecision::Bf16 => Some(DType::Bf16),
+                ReducePrecision::F16 => Some(DType::F16),
+            },
+            optimizer: objective.optimizer(config)?,
+            clip_norm: config.clip_norm.map(|norm| norm as f32),
+            average: match config.lookahead {
+                Some(_) => Some(Averaging::Lookahead),
+                None => config.ema.map(|decay| Averaging::Ema(decay as f32)),
+            },
+            groups: ParameterGroups {
+                weight_decay: config.weight_decay as f32,
+                no_decay_norm_bias: config.no_decay_norm_bias,
+                rules: config.group_rules().chain(objective.groups.iter().cloned()).collect(),
+            },
+            layer_rates: LayerRates { decay: config.layer_decay as f32, head: config.head_lr_mult as f32 },
+            metrics: objective.metrics(task.as_ref(), config),
+            seed: config.seed,
+            precision: config.precision,
+            fuse: config.fuse,
+            mean: preparation.normalization.mean.clone(),
+            std: preparation.normalization.std.clone(),
+            allow_unused: config.unused_parameters == UnusedParameters::Zero,
+            ..CompileOptions::new(
+                config.model.clone(),
+                config.batch_per_shard(shards),
+                preparation.train.size(),
+                outputs,
+            )
+        })
+    }
 }
 
 /// Sets every parameter of a new program to its initial value, a function of (seed, name, element), and every average
@@ -364,7 +357,15 @@ mod tests {
             let preparation = Preparation::new(&config, DataKind::Folder);
             let metrics = vec![Metric::Top(2), Metric::GradientNorm];
             let objective = Objective { loss, metrics, ..Objective::default() };
-            let plans = compile_plans(&config, &preparation, &net, &objective, 3, 1, &Target::default());
+            let compilation = Compilation {
+                config: &config,
+                preparation: &preparation,
+                model: &net,
+                objective: &objective,
+                outputs: 3,
+                target: &Target::default(),
+            };
+            let plans = compilation.plans(1);
             match (plans, expected) {
                 (Ok(plans), Ok(operation)) => {
                     let train = plans.train.unwrap();

@@ -3,7 +3,7 @@
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_datasets::DataKind;
 use enmasse_device::{Device, Hosting};
-use enmasse_train::{Objective, Preparation, TrainConfig, compile_plans, initialize};
+use enmasse_train::{Compilation, Objective, Preparation, TrainConfig, initialize};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Processor time of the process in milliseconds.
@@ -21,7 +21,15 @@ fn a_start_is_cheap() {
     let preparation = Preparation::new(&config, DataKind::Folder);
     let forward = |x, classes| model.forward(x, classes);
     let cpu = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap();
-    let plans = compile_plans(&config, &preparation, &forward, &Objective::default(), 1000, 1, &cpu.target()).unwrap();
+    let compilation = Compilation {
+        config: &config,
+        preparation: &preparation,
+        model: &forward,
+        objective: &Objective::default(),
+        outputs: 1000,
+        target: &cpu.target(),
+    };
+    let plans = compilation.plans(1).unwrap();
 
     // 0.6 of PyTorch's memory for the same step, without the 30 MB of the program itself.
     let memory = cpu.memory(&plans, &Hosting::new(&plans, None).unwrap()).unwrap();

@@ -22,7 +22,7 @@ use crate::config::ByteCount;
 use crate::memory::{ProcessMemory, RankMemory, check_device_memory, check_memory, excess, program_memory};
 use crate::pace::Paces;
 use crate::parts::{deliver, elsewhere, lost_residuals};
-use crate::plans::{compile_features, compile_parts, compile_plans_of_ranks, initialize, training_metrics};
+use crate::plans::{Compilation, initialize, training_metrics};
 use crate::resumption::rescheduled;
 use crate::run_writer::{RunFiles, RunWriter};
 use crate::staged::StagedProgram;
@@ -95,12 +95,16 @@ impl Session {
             validation = validation.limited(batches);
         }
 
-        let compile = |config: &TrainConfig| {
-            compile_plans_of_ranks(config, &preparation, model, &objective, task.outputs(), &map, &device.target())
+        let compilation = Compilation {
+            config,
+            preparation: &preparation,
+            model,
+            objective: &objective,
+            outputs: task.outputs(),
+            target: &device.target(),
         };
-        let compile_parts = |config: &TrainConfig| {
-            compile_parts(config, &preparation, model, &objective, task.outputs(), shards, &device.target())
-        };
+        let compile = |config: &TrainConfig| Compilation { config, ..compilation }.plans_of_ranks(&map);
+        let compile_parts = |config: &TrainConfig| Compilation { config, ..compilation }.parts(shards);
         let own = |config: &TrainConfig| match compile_parts(config)?.into_iter().nth(place.plans()) {
             Some(own) => Ok(own),
             None => Ok::<_, TrainError>(compile(config)?.of_rank(rank)),
@@ -167,8 +171,7 @@ impl Session {
         let head = match config.fine_tune {
             // A head is fitted to classes; others are trained by steps.
             Some(_) if task.target() == TargetKind::Class => {
-                let features =
-                    compile_features(config, &preparation, model, task.outputs(), &sharding, &device.target())?;
+                let features = Compilation { config, ..compilation }.features(&sharding)?;
                 Some(HeadPhase::new(&plans, features, data, task.loss(config))?)
             }
             _ => None,

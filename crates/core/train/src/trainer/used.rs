@@ -6,7 +6,7 @@ use enmasse_graph::{Plans, TargetKind};
 use enmasse_wording::counted;
 
 use super::Trainer;
-use crate::plans::compile_plans;
+use crate::plans::Compilation;
 use crate::{
     Balance, ConfigError, Devices, FineTune, ModelFn, Preparation, ProgramConfig, RunConfig, TrainConfig, TrainError,
     TrainingData,
@@ -111,9 +111,17 @@ impl Trainer<'_> {
     fn is_its_own(&self, config: &TrainConfig, model: &ModelFn, data: &TrainingData) -> Result<bool, TrainError> {
         let Ok(known) = enmasse_models::find(&config.model) else { return Ok(true) };
         let preparation = Preparation::of(config, data);
+        let objective = self.objective.of_data(data, config)?;
         let plans = |model: &ModelFn| {
-            let objective = self.objective.of_data(data, config)?;
-            compile_plans(config, &preparation, model, &objective, objective.task().outputs(), 1, &self.device.target())
+            let compilation = Compilation {
+                config,
+                preparation: &preparation,
+                model,
+                objective: &objective,
+                outputs: objective.task().outputs(),
+                target: &self.device.target(),
+            };
+            compilation.plans(1)
         };
         // A model of the zoo may not fit these images.
         let Ok(expected) = plans(&|x, classes| known.forward(x, classes)) else { return Ok(false) };

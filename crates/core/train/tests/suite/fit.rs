@@ -11,9 +11,9 @@ use enmasse_device::{Device, HostBatch, StepBatch};
 use enmasse_graph::{Conv, Target, Tensor};
 use enmasse_image::{EvalTransform, Image, TrainTransform};
 use enmasse_train::{
-    Callback, CallbackResult, Checkpoint, CheckpointMeta, Classifier, Control, Engine, EngineBatch, EpochPosition,
-    EpochRecord, Keep, Objective, OptimizerKind, Precision, Preparation, Progress, RunConfig, RunPaths, TrainConfig,
-    TrainError, Trainer, TrainingData, compile_plans, evaluate, initialize,
+    Callback, CallbackResult, Checkpoint, CheckpointMeta, Classifier, Compilation, Control, Engine, EngineBatch,
+    EpochPosition, EpochRecord, Keep, Objective, OptimizerKind, Precision, Preparation, Progress, RunConfig, RunPaths,
+    TrainConfig, TrainError, Trainer, TrainingData, evaluate, initialize,
 };
 
 /// The CPU device at its best instruction set.
@@ -288,7 +288,15 @@ fn loop_by_hand(mixup: f64) {
 
     let cpu = cpu(2);
     let preparation = Preparation::new(&config, DataKind::Folder);
-    let plans = compile_plans(&config, &preparation, &net, &Objective::default(), 3, 1, &cpu.target()).unwrap();
+    let compilation = Compilation {
+        config: &config,
+        preparation: &preparation,
+        model: &net,
+        objective: &Objective::default(),
+        outputs: 3,
+        target: &cpu.target(),
+    };
+    let plans = compilation.plans(1).unwrap();
     let mut program = cpu.compile(plans, None).unwrap();
     initialize(program.as_mut(), config.seed).unwrap();
     let sharding = Sharding::one(0, 1, 8);
@@ -315,16 +323,15 @@ fn loop_by_hand(mixup: f64) {
 fn explicit_epoch(refused: usize) -> Vec<f64> {
     let config =
         TrainConfig { optimizer: OptimizerKind::AdamW, size: Some(8), batch: Some(8), ..TrainConfig::default() };
-    let plans = compile_plans(
-        &config,
-        &Preparation::new(&config, DataKind::Folder),
-        &net,
-        &Objective::default(),
-        3,
-        1,
-        &Target::default(),
-    )
-    .unwrap();
+    let compilation = Compilation {
+        config: &config,
+        preparation: &Preparation::new(&config, DataKind::Folder),
+        model: &net,
+        objective: &Objective::default(),
+        outputs: 3,
+        target: &Target::default(),
+    };
+    let plans = compilation.plans(1).unwrap();
     let mut program = cpu(1).compile(plans, None).unwrap();
     initialize(program.as_mut(), 0).unwrap();
     let pool = DecodePool::new(1).unwrap();
@@ -367,7 +374,15 @@ fn the_engine_takes_batches_of_any_type() {
     let preparation = Preparation::new(&config, DataKind::Folder);
     let device = cpu(1);
     let objective = Objective::default();
-    let plans = compile_plans(&config, &preparation, &net, &objective, 3, 1, &device.target()).unwrap();
+    let compilation = Compilation {
+        config: &config,
+        preparation: &preparation,
+        model: &net,
+        objective: &objective,
+        outputs: 3,
+        target: &device.target(),
+    };
+    let plans = compilation.plans(1).unwrap();
     let mut program = device.compile(plans, None).unwrap();
     initialize(program.as_mut(), 0).unwrap();
     let mut engine = Engine::new(program, 0);

@@ -14,7 +14,7 @@ use enmasse_device::{Device, Program};
 use enmasse_graph::{Choices, CompileOptions, Mode, Plans};
 use enmasse_system::machine::peak_rss_bytes;
 use enmasse_train::{
-    Objective, Preparation, RunConfig, TrainConfig, TrainError, compile_plans, initialize, require_memory, tune,
+    Compilation, Objective, Preparation, RunConfig, TrainConfig, TrainError, initialize, require_memory, tune,
 };
 use enmasse_wording::mebibytes;
 use serde_json::json;
@@ -158,7 +158,15 @@ fn program(
         let objective = Objective::default();
         let forward = |x, classes| model.forward(x, classes);
         let config = TrainConfig { batch: Some(batch), ..config.train.clone() };
-        compile_plans(&config, &preparation, &forward, &objective, classes, shards, &device.target())
+        let compilation = Compilation {
+            config: &config,
+            preparation: &preparation,
+            model: &forward,
+            objective: &objective,
+            outputs: classes,
+            target: &device.target(),
+        };
+        compilation.plans(shards)
     };
     let mut plans = compile(config.train.batch_per_shard(shards))?;
     require_memory(device, &plans, &compile)?;

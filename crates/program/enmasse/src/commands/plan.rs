@@ -12,7 +12,7 @@ use enmasse_cuda::roofline::{GPUS, Gpu, target};
 use enmasse_datasets::DataKind;
 use enmasse_device::{Device, Hosting, Memory};
 use enmasse_graph::{Arena, Choices, Plan, Plans, Target};
-use enmasse_train::{Objective, Preparation, RunConfig, TrainConfig, compile_parts, compile_plans_of_ranks, tune};
+use enmasse_train::{Compilation, Objective, Preparation, RunConfig, TrainConfig, tune};
 use enmasse_wording::{counted, grouped, mebibytes};
 
 use crate::command_line::arguments::{count, group, option, settings, settings_with, switch};
@@ -127,7 +127,15 @@ fn parts(config: &TrainConfig, classes: usize, shards: usize, target: &Target) -
     let preparation = Preparation::new(config, DataKind::Folder);
     let objective = Objective::default();
     let forward = |x, classes| model.forward(x, classes);
-    Ok(compile_parts(config, &preparation, &forward, &objective, classes, shards, target)?)
+    let compilation = Compilation {
+        config,
+        preparation: &preparation,
+        model: &forward,
+        objective: &objective,
+        outputs: classes,
+        target,
+    };
+    Ok(compilation.parts(shards)?)
 }
 
 fn compiled(config: &TrainConfig, classes: usize, map: &ShardMap, target: &Target) -> Result<Plans, Failure> {
@@ -136,7 +144,15 @@ fn compiled(config: &TrainConfig, classes: usize, map: &ShardMap, target: &Targe
     check_recompute(config)?;
     let preparation = Preparation::new(config, DataKind::Folder);
     let objective = Objective::default().taught(config, &preparation, None)?;
-    Ok(compile_plans_of_ranks(config, &preparation, &forward, &objective, classes, map, target)?)
+    let compilation = Compilation {
+        config,
+        preparation: &preparation,
+        model: &forward,
+        objective: &objective,
+        outputs: classes,
+        target,
+    };
+    Ok(compilation.plans_of_ranks(map)?)
 }
 
 fn printed(plans: &Plans, evaluates: bool) -> &Plan {

@@ -9,8 +9,8 @@ use enmasse_graph::Target;
 use enmasse_image::Crop;
 use enmasse_models::Model;
 use enmasse_train::{
-    AllReduceAlgorithm, FineTune, Objective, Preparation, ProgramConfig, Recomputation, ReducePrecision, RunConfig,
-    RunPaths, SettingOrigins, TrainConfig, TrainingData, compile_parts, compile_plans,
+    AllReduceAlgorithm, Compilation, FineTune, Objective, Preparation, ProgramConfig, Recomputation, ReducePrecision,
+    RunConfig, RunPaths, SettingOrigins, TrainConfig, TrainingData,
 };
 use enmasse_wording::{counted, grouped, one_line};
 
@@ -80,16 +80,23 @@ impl Run {
         }
         let objective = Objective::default().of_data(&data, &config.train)?;
         let objective = objective.taught(&config.train, &preparation, Some(&data))?;
-        let (forward, outputs) = (|x, classes| model.forward(x, classes), data.classes.len());
+        let forward = |x, classes| model.forward(x, classes);
         // What a budget allows depends on the device, on which the trainer compiles.
         let recompute = match config.train.recompute {
             Recomputation::All => Recomputation::All,
             _ => Recomputation::No,
         };
         let train = &TrainConfig { recompute, ..config.train.clone() };
-        let target = Target::default();
-        compile_plans(train, &preparation, &forward, &objective, outputs, shards, &target)?;
-        compile_parts(train, &preparation, &forward, &objective, outputs, shards, &target)?;
+        let compilation = Compilation {
+            config: train,
+            preparation: &preparation,
+            model: &forward,
+            objective: &objective,
+            outputs: data.classes.len(),
+            target: &Target::default(),
+        };
+        compilation.plans(shards)?;
+        compilation.parts(shards)?;
         Ok(Run { config, origins: spec.origins.clone(), model, data })
     }
 

@@ -11,8 +11,8 @@ use enmasse_image::{Image, ImageRegion, RandomStream, RegionRequest, TrainTransf
 use enmasse_models::Model;
 use enmasse_system::files::{read_regular, write_whole};
 use enmasse_train::{
-    Callback, CallbackResult, Control, Devices, EpochRecord, Objective, Preparation, RankMemory, RunConfig, Started,
-    TrainConfig, Trainer, TrainingData, compile_plans,
+    Callback, CallbackResult, Compilation, Control, Devices, EpochRecord, Objective, Preparation, RankMemory,
+    RunConfig, Started, TrainConfig, Trainer, TrainingData,
 };
 use serde_json::json;
 
@@ -107,7 +107,15 @@ impl Workload {
         let preparation = Preparation::new(&config.train, data.kind);
         let objective = Objective::default();
         let forward = |x, classes| model.forward(x, classes);
-        Ok(compile_plans(&config.train, &preparation, &forward, &objective, data.classes.len(), shards, target)?)
+        let compilation = Compilation {
+            config: &config.train,
+            preparation: &preparation,
+            model: &forward,
+            objective: &objective,
+            outputs: data.classes.len(),
+            target,
+        };
+        Ok(compilation.plans(shards)?)
     }
 
     /// Whether the model normalises over batches.
