@@ -1,3 +1,5 @@
+//! Attention and its gradient against the reference, at every level and with any number of threads.
+
 use enmasse_reference::ops::attention as reference;
 use enmasse_tensor::Bf16;
 use proptest::prelude::*;
