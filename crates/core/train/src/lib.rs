@@ -30,6 +30,7 @@ mod checkpoint;
 mod classifier;
 mod config;
 mod confusion;
+mod copies;
 mod crops;
 mod csv_log;
 mod engine;

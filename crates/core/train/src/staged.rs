@@ -1,9 +1,5 @@
 //! A rank's stage of a model as a program of the whole model: its state has the names and the shapes of the whole, of which this rank
-//! holds a part.
-//!
-//! Rank 0 writes the files of a run. Before it does, all ranks call [`Program::gather_state`], which leaves copies of the other stages'
-//! tensors on rank 0, in memory of the machine, until the next step of training. What rank 0 reads from a file goes the other way: it
-//! sets copies, and broadcasts them. So files do not depend on the cut.
+//! holds a part. Rank 0 has [`Copies`] of the other stages' tensors.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,9 +7,11 @@ use std::sync::Arc;
 use enmasse_comm::Group;
 use enmasse_device::{
     Device, DeviceError, Fill, Program, RankStage, Read, StepInputs, StepMetrics, Ticket, Which, find_state,
-    from_torch, to_torch,
 };
 use enmasse_graph::{Mode, Phase, Plans, StateTensor};
+
+use crate::copies::{Copies, read_own, stored};
+use crate::weights::map_state;
 
 /// A program of one stage, under the plans of the whole model.
 pub(crate) struct StagedProgram {
@@ -23,8 +21,8 @@ pub(crate) struct StagedProgram {
     group: Group,
     /// The stage that holds each state tensor.
     owners: Arc<HashMap<String, usize>>,
-    /// Copies of what other stages hold, in stored order.
-    copies: HashMap<String, Vec<f32>>,
+    /// Of what other stages hold.
+    copies: Copies,
 }
 
 impl StagedProgram {
@@ -42,11 +40,8 @@ impl StagedProgram {
             .flat_map(|(stage, plans)| plans.state.iter().map(move |tensor| (tensor.name.clone(), stage)));
         let owners = Arc::new(owned.collect());
         let own = device.compile(stages.swap_remove(place.stage), Some(group.clone()))?;
-        Ok(StagedProgram { own, whole, place, group, owners, copies: HashMap::new() })
-    }
-
-    fn keeps_copies(&self) -> bool {
-        self.group.is_main()
+        let copies = Copies::new(&group, "belongs to another stage of the model");
+        Ok(StagedProgram { own, whole, place, group, owners, copies })
     }
 
     /// The tensors of other stages that are chosen, by number.
@@ -55,11 +50,6 @@ impl StagedProgram {
         let chosen = state.filter(|(_, tensor)| !self.holds(tensor) && which(tensor));
         chosen.map(|(number, tensor)| (number, tensor.clone())).collect()
     }
-}
-
-/// The error of a tensor that this rank has no copy of.
-fn elsewhere(name: &str) -> DeviceError {
-    DeviceError::Unsupported(format!("{name} belongs to another stage of the model, and has not been gathered"))
 }
 
 impl Program for StagedProgram {
@@ -72,58 +62,35 @@ impl Program for StagedProgram {
         if self.holds(tensor) {
             return self.own.load(name, values);
         }
-        if self.keeps_copies() {
-            let mut stored = vec![0.0; values.len()];
-            from_torch(values, &tensor.shape, tensor.layout, |to, value| stored[to] = value as f32);
-            self.copies.insert(name.to_owned(), stored);
+        if self.copies.are_kept() {
+            self.copies.insert(name, stored(tensor, values));
         }
         Ok(())
     }
 
     fn store(&mut self, name: &str) -> Result<Vec<f64>, DeviceError> {
         match self.whole.find(name).filter(|tensor| !self.holds(tensor)) {
-            Some(tensor) => {
-                let stored = self.copies.get(name).ok_or_else(|| elsewhere(name))?;
-                Ok(to_torch(stored, &tensor.shape, tensor.layout))
-            }
+            Some(tensor) => self.copies.store(tensor),
             None => self.own.store(name),
         }
     }
 
     fn fill_state(&mut self, which: &Which, fill: &Fill) -> Result<(), DeviceError> {
         self.own.fill_state(which, fill)?;
-        let others = if self.keeps_copies() { self.others(which) } else { Vec::new() };
+        let others = if self.copies.are_kept() { self.others(which) } else { Vec::new() };
         for (_, tensor) in others {
-            let mut values = self.copies.remove(&tensor.name).unwrap_or_default();
+            let mut values = self.copies.take(&tensor.name);
             values.resize(tensor.shape.elements(), 0.0);
             fill(&tensor, 0, &mut values);
-            self.copies.insert(tensor.name, values);
+            self.copies.insert(&tensor.name, values);
         }
         Ok(())
     }
 
     /// Of other stages what this rank has copies of. On rank 0 the others are an error.
     fn read_state(&mut self, which: &Which, read: &Read) -> Result<(), DeviceError> {
-        let whole: HashMap<&str, (usize, &StateTensor)> = self
-            .whole
-            .state
-            .iter()
-            .enumerate()
-            .map(|(number, tensor)| (tensor.name.as_str(), (number, tensor)))
-            .collect();
-        self.own.read_state(which, &|_, tensor, values| {
-            if let Some((number, tensor)) = whole.get(tensor.name.as_str()) {
-                read(*number, tensor, values);
-            }
-        })?;
-        for (number, tensor) in self.others(which) {
-            match self.copies.get(&tensor.name) {
-                Some(values) => read(number, &tensor, values),
-                None if self.keeps_copies() => return Err(elsewhere(&tensor.name)),
-                None => {}
-            }
-        }
-        Ok(())
+        read_own(self.own.as_mut(), &self.whole, which, read)?;
+        self.others(which).iter().try_for_each(|(number, tensor)| self.copies.read(*number, tensor, read))
     }
 
     fn holds(&self, tensor: &StateTensor) -> bool {
@@ -148,8 +115,8 @@ impl Program for StagedProgram {
                 }
             }
             self.group.broadcast(&mut values, self.place.first_rank(stage))?;
-            if !holds && (everywhere || self.group.is_main()) {
-                self.copies.insert(tensor.name.clone(), values);
+            if !holds && (everywhere || self.copies.are_kept()) {
+                self.copies.insert(&tensor.name, values);
             }
         }
         Ok(())
@@ -157,7 +124,6 @@ impl Program for StagedProgram {
 
     fn submit(&mut self, mode: Mode, phases: &[Phase], inputs: &StepInputs) -> Result<Ticket, DeviceError> {
         if mode == Mode::Train {
-            // They are no longer true after it.
             self.copies.clear();
         }
         self.own.submit(mode, phases, inputs)
@@ -174,6 +140,6 @@ impl Program for StagedProgram {
 
 /// The values of one state tensor in stored order.
 fn read_one(program: &mut dyn Program, name: &str) -> Result<Vec<f32>, DeviceError> {
-    let values = crate::weights::map_state(program, &|tensor| tensor.name == name, &|_, values| values.to_vec())?;
+    let values = map_state(program, &|tensor| tensor.name == name, &|_, values| values.to_vec())?;
     Ok(values.concat())
 }

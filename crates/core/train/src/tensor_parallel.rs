@@ -1,19 +1,13 @@
 //! A rank's parts of a model whose layers are cut over ranks, as a program of the whole model: its state has the names and the shapes of the
-//! whole, and what is set in a cut tensor goes to the parts.
-//!
-//! Rank 0 writes the files of a run. Before it does, all ranks call [`Program::gather_state`], which leaves whole copies of the cut tensors on
-//! rank 0, in memory of the machine, until the next step of training. What rank 0 reads from a file goes the other way: it sets copies,
-//! and broadcasts them. So files do not depend on the cut.
-
-use std::collections::HashMap;
+//! whole, and what is set in a cut tensor goes to the parts. Rank 0 has whole [`Copies`] of the cut tensors.
 
 use enmasse_comm::Group;
 use enmasse_device::{
     Device, DeviceError, Fill, Program, Read, StepInputs, StepMetrics, TensorRank, Ticket, Which, find_state,
-    from_torch, to_torch,
 };
 use enmasse_graph::{Mode, ParameterCut, Phase, Plans, StateTensor, TensorParallel};
 
+use crate::copies::{Copies, read_own, stored};
 use crate::weights::map_state;
 
 /// A program of one rank's parts, under the plans of the whole model.
@@ -23,8 +17,8 @@ pub(crate) struct TensorParallelProgram {
     cut: TensorParallel,
     place: TensorRank,
     group: Group,
-    /// Whole copies of cut tensors, in stored order.
-    copies: HashMap<String, Vec<f32>>,
+    /// Of cut tensors.
+    copies: Copies,
 }
 
 impl TensorParallelProgram {
@@ -40,11 +34,8 @@ impl TensorParallelProgram {
         let cut =
             cut.ok_or_else(|| DeviceError::Unsupported("the plans have no layer that is cut over ranks".into()))?;
         let own = device.compile(plans, Some(group.clone()))?;
-        Ok(TensorParallelProgram { own, whole, cut, place, group, copies: HashMap::new() })
-    }
-
-    fn keeps_copies(&self) -> bool {
-        self.group.is_main()
+        let copies = Copies::new(&group, "is cut over ranks");
+        Ok(TensorParallelProgram { own, whole, cut, place, group, copies })
     }
 
     /// The cut tensors that are chosen, with their numbers in the whole model.
@@ -64,11 +55,6 @@ impl TensorParallelProgram {
     }
 }
 
-/// The error of a cut tensor that this rank has no copy of.
-fn elsewhere(name: &str) -> DeviceError {
-    DeviceError::Unsupported(format!("{name} is cut over ranks, and has not been gathered"))
-}
-
 impl Program for TensorParallelProgram {
     fn plans(&self) -> &Plans {
         &self.whole
@@ -77,21 +63,17 @@ impl Program for TensorParallelProgram {
     fn load(&mut self, name: &str, values: &[f64]) -> Result<(), DeviceError> {
         let tensor = find_state(&self.whole, name, values.len())?.clone();
         let Some(cut) = self.cut.cut_of(name).cloned() else { return self.own.load(name, values) };
-        let mut stored = vec![0.0; values.len()];
-        from_torch(values, &tensor.shape, tensor.layout, |to, value| stored[to] = value as f32);
+        let stored = stored(&tensor, values);
         self.set_part(name, &cut, &stored)?;
-        if self.keeps_copies() {
-            self.copies.insert(tensor.name, stored);
+        if self.copies.are_kept() {
+            self.copies.insert(name, stored);
         }
         Ok(())
     }
 
     fn store(&mut self, name: &str) -> Result<Vec<f64>, DeviceError> {
         match self.whole.find(name).filter(|tensor| !self.holds(tensor)) {
-            Some(tensor) => {
-                let stored = self.copies.get(name).ok_or_else(|| elsewhere(name))?;
-                Ok(to_torch(stored, &tensor.shape, tensor.layout))
-            }
+            Some(tensor) => self.copies.store(tensor),
             None => self.own.store(name),
         }
     }
@@ -104,8 +86,8 @@ impl Program for TensorParallelProgram {
             let mut values = vec![0.0; tensor.shape.elements()];
             fill(&tensor, 0, &mut values);
             self.set_part(&tensor.name, &cut, &values)?;
-            if self.keeps_copies() {
-                self.copies.insert(tensor.name, values);
+            if self.copies.are_kept() {
+                self.copies.insert(&tensor.name, values);
             }
         }
         Ok(())
@@ -113,22 +95,10 @@ impl Program for TensorParallelProgram {
 
     /// Of cut tensors what this rank has copies of. On rank 0 the others are an error.
     fn read_state(&mut self, which: &Which, read: &Read) -> Result<(), DeviceError> {
-        let numbers = self.whole.state.iter().enumerate().map(|(number, tensor)| (tensor.name.as_str(), number));
-        let numbers: HashMap<&str, usize> = numbers.collect();
         let cut = &self.cut;
-        self.own.read_state(&|tensor| cut.cut_of(&tensor.name).is_none() && which(tensor), &|_, tensor, values| {
-            if let Some(&number) = numbers.get(tensor.name.as_str()) {
-                read(number, tensor, values);
-            }
-        })?;
-        for (number, tensor, _) in self.chosen(which) {
-            match self.copies.get(&tensor.name) {
-                Some(values) => read(number, &tensor, values),
-                None if self.keeps_copies() => return Err(elsewhere(&tensor.name)),
-                None => {}
-            }
-        }
-        Ok(())
+        let is_whole = |tensor: &StateTensor| cut.cut_of(&tensor.name).is_none() && which(tensor);
+        read_own(self.own.as_mut(), &self.whole, &is_whole, read)?;
+        self.chosen(which).iter().try_for_each(|(number, tensor, _)| self.copies.read(*number, tensor, read))
     }
 
     fn holds(&self, tensor: &StateTensor) -> bool {
@@ -147,7 +117,7 @@ impl Program for TensorParallelProgram {
         for (_, tensor, cut) in self.chosen(&|_| true) {
             let is_own = |own: &StateTensor| own.name == tensor.name;
             let own = map_state(self.own.as_mut(), &is_own, &|_, values| values.to_vec())?.concat();
-            let keeps = everywhere || self.keeps_copies();
+            let keeps = everywhere || self.copies.are_kept();
             let mut whole = vec![0.0; if keeps { tensor.shape.elements() } else { 0 }];
             // The ranks of the first replica are the first ranks.
             for part in 0..self.place.parts {
@@ -163,7 +133,7 @@ impl Program for TensorParallelProgram {
                 }
             }
             if keeps {
-                self.copies.insert(tensor.name, whole);
+                self.copies.insert(&tensor.name, whole);
             }
         }
         Ok(())
@@ -171,7 +141,6 @@ impl Program for TensorParallelProgram {
 
     fn submit(&mut self, mode: Mode, phases: &[Phase], inputs: &StepInputs) -> Result<Ticket, DeviceError> {
         if mode == Mode::Train {
-            // They are no longer true after it.
             self.copies.clear();
         }
         self.own.submit(mode, phases, inputs)
