@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
 use super::reduce::{Chunk, Partition, Way};
-use super::{HierarchicalTransport, SLOT_BYTES};
+use super::{HierarchicalTransport, LOOK_BYTES, SLOT_BYTES};
 use crate::compression::Compressed;
 use crate::element::Reduction;
 use crate::rounds::add_up_partials;
@@ -84,6 +84,7 @@ impl HierarchicalTransport {
         let mut to = self.given(window).cast::<u16>();
         self.compress_node(chunk, by, rank, &owned, to);
         to = to.wrapping_add(owned.len());
+        let mut rounded = 0;
         for at in 0..self.peers.all.len() {
             let owner = self.peers.all[at].rank;
             let share = self.share(chunk, owner, rank);
@@ -93,9 +94,13 @@ impl HierarchicalTransport {
             unsafe { peer.sending.begin(Bytes::own(to, 0..share.len())) };
             peer.sent_at[window] = peer.sending.begun();
             to = to.wrapping_add(share.len());
-            self.progress(chunk.running)?;
+            rounded += share.len() * size_of::<u16>();
+            if rounded >= LOOK_BYTES {
+                self.progress(chunk.running)?;
+                rounded = 0;
+            }
         }
-        Ok(())
+        self.progress(chunk.running)
     }
 
     /// Adds up this node's values of a part of what `owner` owns, and rounds them.

@@ -52,6 +52,9 @@ mod tests;
 /// Bytes of a slot, and of what a chunk moves through slots. A rank's part of it, divided by the usual powers of two, leaves
 /// room in TCP's segments for a tag, as a frame does.
 pub(crate) const SLOT_BYTES: usize = 448 << 10;
+/// What a rank adds up between two looks at its connections. Each look asks all of them, so one after each message would take the
+/// square of their number in every chunk.
+const LOOK_BYTES: usize = 128 << 10;
 /// Chunks whose messages may be under way at a time.
 const WINDOWS: usize = 2;
 /// How long a rank that waits for a rank of its node sleeps at first while its connections have something to do: no call waits

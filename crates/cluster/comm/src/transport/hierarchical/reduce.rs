@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::{DIRECT_BYTES, HierarchicalTransport, Host, WINDOWS, copy};
+use super::{DIRECT_BYTES, HierarchicalTransport, Host, LOOK_BYTES, WINDOWS, copy};
 use crate::element::Element;
 use crate::operation::{Kind, Operation};
 use crate::pieces::{chunk_len, part_of, piece};
@@ -224,6 +224,7 @@ impl HierarchicalTransport {
         self.wait(chunk.running, |own| own.peers.unsent_in(window))?;
         let given = self.given(window).cast::<T>();
         let mut end = 0;
+        let mut looked = 0;
         for at in 0..self.peers.all.len() {
             let owner = self.peers.all[at].rank;
             let share = self.share(chunk, owner, self.members.rank);
@@ -255,9 +256,12 @@ impl HierarchicalTransport {
             end = end.max(to);
             let peer = &mut self.peers.all[at];
             peer.sent_at[window] = peer.sending.begun();
-            self.progress(chunk.running)?;
+            if (end - looked) * size_of::<T>() >= LOOK_BYTES {
+                self.progress(chunk.running)?;
+                looked = end;
+            }
         }
-        Ok(())
+        self.progress(chunk.running)
     }
 
     /// Adds up one partial sum of a run of this node, below a node of the tree, of a part of what `owner` owns.
