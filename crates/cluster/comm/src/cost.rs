@@ -17,15 +17,12 @@ use crate::transport::hierarchical::SLOT_BYTES;
 pub(crate) const CANDIDATES: [Algorithm; 4] =
     [Algorithm::Tree, Algorithm::HalvingDoubling, Algorithm::Ring, Algorithm::Hierarchical];
 
-/// A look at one of a rank's connections, in messages: by the tree a rank lets all of them go on after each message.
-const LOOK: f64 = 0.25;
-
 /// What an algorithm sends in an all-reduce.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Messages {
     /// Rounds, one after another.
     pub rounds: f64,
-    /// Messages of the rank that sends most, with its looks at connections. Within a node they are looks at the counters of its other ranks, of which a round by
+    /// Messages of the rank that sends most. Within a node they are looks at the counters of its other ranks, of which a round by
     /// any algorithm takes one at each.
     pub count: f64,
     /// Bytes: within nodes those that a rank receives, between nodes those of all ranks of the busiest node.
@@ -196,7 +193,6 @@ impl Sum<'_> {
         let nodes = self.nodes();
         let largest = self.most(<[usize]>::len);
         let (others, local) = (nodes - 1.0, largest - 1.0);
-        let message = 1.0 + LOOK * others;
         let mut work = Work::default();
         if self.bytes * most <= DIRECT_BYTES as f64 {
             // Everybody gets everything, on several nodes by way of the first rank of each.
@@ -206,7 +202,7 @@ impl Sum<'_> {
                 work.within.add(rounds, rounds * local, rounds * local * self.bytes);
             }
             if nodes > 1.0 {
-                work.between.add(1.0, others * most * message, received * self.bytes);
+                work.between.add(1.0, others * most, received * self.bytes);
             }
             work.added = (local + received) * self.bytes;
             return work;
@@ -217,7 +213,7 @@ impl Sum<'_> {
         if nodes > 1.0 {
             // A rank that is alone sends its header with its first data.
             let headers = if largest > 1.0 { self.headers() } else { 0.0 };
-            let messages = others * (most + 1.0) * Self::chunks(self.bytes * most) * message;
+            let messages = others * (most + 1.0) * Self::chunks(self.bytes * most);
             // Partial sums go to the owners on other nodes, which return the sums.
             let busiest =
                 partials.iter().map(|&own| ((own as f64) * others).max((all - own) as f64)).fold(0.0, f64::max);
