@@ -297,18 +297,23 @@ impl Group {
     pub fn all_gather_bytes(&self, input: &[u8]) -> Result<Vec<Vec<u8>>, Arc<Cause>> {
         let mut lengths = vec![0; self.world_size()];
         self.all_gather(&[input.len() as i64], &mut lengths)?;
-        let total = lengths.iter().try_fold(0usize, |sum, &length| sum.checked_add(usize::try_from(length).ok()?));
-        if total.is_none_or(|total| total > GATHER_LIMIT) {
+        let mut total = 0usize;
+        let mut ends = Vec::with_capacity(lengths.len());
+        for &length in &lengths {
+            total = total.saturating_add(length as usize);
+            ends.push(total);
+        }
+        if total > GATHER_LIMIT {
             let message = format!("{lengths:?} bytes exceed {GATHER_LIMIT} together: gather in several calls");
             let nothing = Operation::new(Kind::AllGather, input.as_ptr(), std::ptr::null_mut(), input.len());
             return Err(self.misuse(&nothing, message));
         }
-        let mut gathered: Vec<Vec<u8>> = lengths.iter().map(|&length| vec![0; length as usize]).collect();
-        gathered[self.rank()].copy_from_slice(input);
-        for (root, bytes) in gathered.iter_mut().enumerate() {
-            self.broadcast(bytes, root)?;
-        }
-        Ok(gathered)
+        let mut data = vec![0; total];
+        let start = ends[self.rank()] - input.len();
+        data[start..ends[self.rank()]].copy_from_slice(input);
+        self.all_gather_parts(&mut data, &ends)?;
+        let starts = [0].iter().chain(&ends);
+        Ok(starts.zip(&ends).map(|(&start, &end)| data[start..end].to_vec()).collect())
     }
 
     /// Returns when all ranks have called it.

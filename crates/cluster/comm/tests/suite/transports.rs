@@ -40,3 +40,18 @@ fn copies_over_every_transport() {
         }
     }
 }
+
+/// It took a broadcast from each rank, one after another, so groups of hundreds compared for minutes what their ranks are.
+#[test]
+fn bytes_of_all_ranks_travel_in_two_operations() {
+    for ranks in [2, 7] {
+        run_ranks(groups(ranks, "tcp"), move |group| {
+            let before = group.traffic();
+            let gathered = group.all_gather_bytes(&[group.rank() as u8; 3]).unwrap();
+            assert!(gathered.iter().enumerate().all(|(rank, bytes)| *bytes == [rank as u8; 3]), "{gathered:?}");
+            // An operation sends each other rank a header of 80 bytes and a tag or two.
+            let sent = (group.traffic() - before).sent as usize / (ranks - 1);
+            assert!(sent < 3 * 112, "{sent} bytes to each of {ranks} ranks");
+        });
+    }
+}
