@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """What the death of a rank costs: seconds from kill -9 until the next attempt begins its first step, and steps that run twice.
 
-    python benchmarks/kills.py --data DIR [--enmasse target/release/enmasse] [--model resnet34] [--size 224] [--batch 16] [--runs 5]
+    python benchmarks/kills.py --data DIR [--enmasse target/release/enmasse] [--model resnet34] [--size 224] [--batch 16] [--runs 5] [--torchft PYTHON]
 
 Ranks of `enmasse launch --max-restarts` train. One of them is killed after some steps, each rank in turn. Times are those at which lines
 arrive here: that of the attempt's beginning, and that of its first step, which comes while the second one is computed. The figures are
-medians, with the least and the greatest.
+medians, with the least and the greatest. --torchft runs the same model under torchft (kills_torchft.py) after that, by a Python with PyTorch,
+torchvision and torchft. There, the ranks that are left go on alone until the killed one is back.
 """
 import argparse
 import json
@@ -17,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+import kills_torchft
 
 # Steps before the kill.
 STEPS = 5
@@ -79,20 +82,28 @@ def main():
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--kill", type=int, action="append", help="a rank to kill, instead of each in turn")
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--torchft", metavar="PYTHON", help="an interpreter that has torchft")
     arguments = parser.parse_args()
     # The end of this program is the end of the ranks, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    print("| killed | a step, s | from the kill to the next attempt's beginning, s | to the line of its first step, s | steps run twice |")
-    print("|---|---|---|---|---|")
-    for rank in arguments.kill or range(arguments.ranks):
-        found = [once(arguments, rank) for _ in range(arguments.runs)]
+    victims = arguments.kill or range(arguments.ranks)
 
-        def cell(value):
-            values = [value(one) for one in found]
-            return f"{statistics.median(values):.2f} ({min(values):.2f} - {max(values):.2f})"
+    def table(heads, run, figures):
+        print(f"\n| killed | {' | '.join(heads)} |\n|{'---|' * (len(heads) + 1)}", flush=True)
+        for rank in victims:
+            found = [run(rank) for _ in range(arguments.runs)]
+            cells = []
+            for figure in figures:
+                values = [one[figure] for one in found]
+                cells.append(f"{statistics.median(values):.3g} ({min(values):.3g} - {max(values):.3g})")
+            print(f"| rank {rank} | {' | '.join(cells)} |", flush=True)
 
-        cells = [cell(lambda one: one["step"]), cell(lambda one: one["begun"]), cell(lambda one: one["first"])]
-        print(f"| rank {rank} | " + " | ".join(cells) + f" | {max(one['twice'] for one in found)} |", flush=True)
+    heads = ["a step, s", "from the kill to the next attempt's beginning, s", "to the line of its first step, s", "steps run twice"]
+    table(heads, lambda rank: once(arguments, rank), ["step", "begun", "first", "twice"])
+    if arguments.torchft:
+        heads = ["torchft: a step, s", "from the kill to the next step of those left, s", "to the next step of all, s", "samples lost"]
+        same = arguments.model, arguments.size, arguments.batch, arguments.ranks
+        table(heads, lambda rank: kills_torchft.once(arguments.torchft, *same, rank), ["step", "alone", "together", "lost"])
 
 
 if __name__ == "__main__":
