@@ -12,7 +12,7 @@ use enmasse_cuda::roofline::{GPUS, Gpu, target};
 use enmasse_datasets::DataKind;
 use enmasse_device::{Device, Hosting, Memory};
 use enmasse_graph::{Arena, Choices, Plan, Plans, Target};
-use enmasse_train::{Compilation, Objective, Preparation, RunConfig, TrainConfig, tune};
+use enmasse_train::{Compilation, Objective, Preparation, RunConfig, TrainConfig, TrainError, tune};
 use enmasse_wording::{counted, grouped, mebibytes};
 
 use crate::command_line::arguments::{count, group, option, settings, settings_with, switch};
@@ -63,12 +63,12 @@ fn print(matches: &ArgMatches) -> Result<(), Failure> {
     let device = Rank::alone().device(&config)?;
     let replicas = config.train.replicas(world_size).map_err(Failure::usage)?;
     let map = ShardMap::new(shards, replicas).map_err(Failure::error)?;
-    let mut plans = compiled(&config.train, classes, &map, &device.target())?;
+    let mut plans = compiled(&config.train, classes, &device.target(), |of| of.plans_of_ranks(&map))?;
     if config.train.tune {
         let (_, tuning) = tune(device.as_ref(), &mut plans, Choices::default()).map_err(Failure::error)?;
         tuned(&tuning).for_each(say);
     }
-    let parts = parts(&config.train, classes, shards, &device.target())?;
+    let parts = compiled(&config.train, classes, &device.target(), |of| of.parts(shards))?;
     if parts.is_empty() {
         print_plans(&mut output, device.as_ref(), &plans, map, evaluates)?;
     }
@@ -106,14 +106,14 @@ fn print_plans(
 fn roofline_of(name: &str, mut config: RunConfig, classes: usize, evaluates: bool) -> Result<String, Failure> {
     let map = ShardMap::new(config.train.shard_count(1), 1).map_err(Failure::error)?;
     if let Some(gpu) = Gpu::find(name) {
-        let plans = compiled(&config.train, classes, &map, &target())?;
+        let plans = compiled(&config.train, classes, &target(), |of| of.plans_of_ranks(&map))?;
         let plan = printed(&plans, evaluates);
         let algorithms = vec![String::new(); plan.instructions.len()];
         return Ok(roofline::table(plan, &gpu.roofline(plan).map_err(Failure::error)?, &algorithms));
     }
     config.program.devices = Some(default_device());
     let device = Rank::alone().device(&config)?;
-    let plans = compiled(&config.train, classes, &map, &device.target())?;
+    let plans = compiled(&config.train, classes, &device.target(), |of| of.plans_of_ranks(&map))?;
     let plan = printed(&plans, evaluates);
     let algorithms = device.algorithms(plan).map_err(Failure::error)?;
     let measured = device.roofline(plan).map_err(Failure::error)?;
@@ -121,24 +121,13 @@ fn roofline_of(name: &str, mut config: RunConfig, classes: usize, evaluates: boo
     Ok(roofline::table(plan, &measured, &algorithms))
 }
 
-/// The plans of each part, if the model is cut.
-fn parts(config: &TrainConfig, classes: usize, shards: usize, target: &Target) -> Result<Vec<Plans>, Failure> {
-    let model = enmasse_models::find(&config.model).map_err(Failure::usage)?;
-    let preparation = Preparation::new(config, DataKind::Folder);
-    let objective = Objective::default();
-    let forward = |x, classes| model.forward(x, classes);
-    let compilation = Compilation {
-        config,
-        preparation: &preparation,
-        model: &forward,
-        objective: &objective,
-        outputs: classes,
-        target,
-    };
-    Ok(compilation.parts(shards)?)
-}
-
-fn compiled(config: &TrainConfig, classes: usize, map: &ShardMap, target: &Target) -> Result<Plans, Failure> {
+/// What `compile` makes of a configuration, as a run with it does.
+fn compiled<T>(
+    config: &TrainConfig,
+    classes: usize,
+    target: &Target,
+    compile: impl FnOnce(&Compilation) -> Result<T, TrainError>,
+) -> Result<T, Failure> {
     let model = enmasse_models::find(&config.model).map_err(Failure::usage)?;
     let forward = |x, classes| model.forward(x, classes);
     check_recompute(config)?;
@@ -152,7 +141,7 @@ fn compiled(config: &TrainConfig, classes: usize, map: &ShardMap, target: &Targe
         outputs: classes,
         target,
     };
-    Ok(compilation.plans_of_ranks(map)?)
+    Ok(compile(&compilation)?)
 }
 
 fn printed(plans: &Plans, evaluates: bool) -> &Plan {
