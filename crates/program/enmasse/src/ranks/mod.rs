@@ -34,7 +34,8 @@ use enmasse_launch::{Job, Outcome, Output, Status, Store, report_cause, run_thre
 use enmasse_system::machine::NearProcessors;
 use enmasse_system::writer;
 use enmasse_train::{
-    DeviceSelection, Devices, LayeredConfig, RankKind, RunConfig, RunFolder, RunPaths, StrategyKind, TrainConfig,
+    CheckpointMeta, DeviceSelection, Devices, LayeredConfig, RankKind, RunConfig, RunFolder, RunPaths, StrategyKind,
+    TrainConfig,
 };
 use enmasse_wording::counted;
 
@@ -48,6 +49,7 @@ use crate::ranks::attempt::attempt;
 use crate::ranks::automatic::Candidate;
 use crate::ranks::interrupt::Interrupts;
 use crate::ranks::launched::Launched;
+use crate::report::resume_command;
 
 /// One rank, and its group.
 pub struct Rank {
@@ -332,6 +334,7 @@ fn processes(ranks: usize, command: Vec<OsString>, output: Output, folder: Optio
     }
     // The ranks write to the same streams.
     let _ = writer::finish();
+    let step_before = folder.map_or(0, saved_step);
     let outcome = enmasse_launch::launch(&job).map_err(Failure::error)?;
     // The first rank may have ended without a chance to do so.
     screen::clear_after_others();
@@ -345,7 +348,23 @@ fn processes(ranks: usize, command: Vec<OsString>, output: Output, folder: Optio
     if let Some(story) = story(&outcome) {
         say_block(story);
     }
+    if let (Some(folder), Outcome::Failed(failure)) = (folder, &outcome)
+        && let Some(line) = saved_line(failure, folder, step_before, saved_step(folder))
+    {
+        say(line);
+    }
     Failure::told(exit_code(&outcome))
+}
+
+/// The step after which the run in a folder goes on; 0 if it has no checkpoint that can be read.
+fn saved_step(folder: &Path) -> u64 {
+    CheckpointMeta::load(&RunPaths::new(folder).last_checkpoint()).map_or(0, |meta| meta.optimizer_step)
+}
+
+/// What the ranks have saved, if the first one has failed: it cannot tell, and the other ranks tell only their logs.
+fn saved_line(failure: &enmasse_launch::Failure, folder: &Path, before: u64, saved: u64) -> Option<String> {
+    let is_new = failure.rank == Some(0) && saved > before;
+    is_new.then(|| format!("saved after step {saved}; continue with: {}", resume_command(folder)))
 }
 
 /// The run's own exit codes, however a rank ended: 0, 1 error, 2 usage, 130 interrupted, 143 terminated.

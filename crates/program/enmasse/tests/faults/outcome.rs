@@ -60,6 +60,7 @@ fn assess(reference: &Reference, scenario: &Scenario, run: &Path) -> Result<Outc
 
 /// Starts a run, or goes on with it, with a fault, and checks what must hold then.
 fn disturb(reference: &Reference, fault: Fault, tcp: bool, run: &Path, start: Start) -> Result<Ended, String> {
+    let before = step_of(run)?;
     let ended = reference.disturb(run, fault, tcp, start);
     let assess = || {
         match start {
@@ -72,7 +73,7 @@ fn disturb(reference: &Reference, fault: Fault, tcp: bool, run: &Path, start: St
         check_losses(reference, &ended)?;
         check_whole(run)?;
         if let (Some(_), Start::Fresh | Start::Resumed) = (&ended.hit, start) {
-            check_nothing_lost(run, &ended, fault)?;
+            check_nothing_lost(run, &ended, fault, before)?;
         }
         let twice = ended.steps().windows(2).find(|pair| pair[1] <= pair[0]).map(|pair| pair[1]);
         check(twice.is_none(), || format!("step {twice:?} ran twice"))?;
@@ -220,8 +221,9 @@ fn survivals(run: &Path) -> Vec<String> {
         .collect()
 }
 
-/// After the death of a rank the others have saved each step that they have finished. Rank 0, if it is left, has told of each.
-fn check_nothing_lost(run: &Path, ended: &Ended, fault: Fault) -> Result<(), String> {
+/// After the death of a rank the others have saved each step that they have finished. Rank 0, if it is left, has told of each;
+/// otherwise the launcher tells the last one, if the run was not saved there `before`.
+fn check_nothing_lost(run: &Path, ended: &Ended, fault: Fault, before: u64) -> Result<(), String> {
     let told = ended.steps().last().copied().unwrap_or(0);
     let saved = step_of(run)?;
     let holds = match fault.act {
@@ -232,7 +234,13 @@ fn check_nothing_lost(run: &Path, ended: &Ended, fault: Fault) -> Result<(), Str
         Act::KillSurvivorToo { .. } => saved + 1 >= told,
         _ => true,
     };
-    check(holds, || format!("told of step {told}, but {saved} is saved; logs say {:?}", survivals(run)))
+    check(holds, || format!("told of step {told}, but {saved} is saved; logs say {:?}", survivals(run)))?;
+    if fault.moment.rank > 0 || !matches!(fault.act, Act::Kill(Victims::Rank)) {
+        return Ok(());
+    }
+    let line = format!("saved after step {saved}; continue with: ");
+    let is_told = ended.stderr.lines().any(|text| text.starts_with(&line));
+    check(is_told == (saved > before), || format!("saved after step {before}, then {saved}, but says so: {is_told}"))
 }
 
 /// A resumed run goes on after the step that is saved.
