@@ -1,4 +1,4 @@
-//! The algorithm of the gradients' sums, where the configuration leaves it to the model of costs.
+//! The algorithm of the gradients' sums: it is the group's, and where the configuration leaves it to the model of costs, chosen here.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use enmasse_device::Device;
 use enmasse_graph::Plans;
 use enmasse_wording::{counted, mebibytes};
 
-use crate::AllReduceAlgorithm;
+use crate::{AllReduceAlgorithm, ConfigError, RunConfig};
 
 impl From<AllReduceAlgorithm> for AlgorithmChoice {
     fn from(algorithm: AllReduceAlgorithm) -> Self {
@@ -20,6 +20,17 @@ impl From<AllReduceAlgorithm> for AlgorithmChoice {
             AllReduceAlgorithm::Auto => return AlgorithmChoice::Auto,
         })
     }
+}
+
+/// Refuses a group that was made for other sums than the configuration asks for: the plan would name an algorithm that no rank uses.
+pub(crate) fn check_group(group: &Group, config: &RunConfig) -> Result<(), ConfigError> {
+    let asked = AlgorithmChoice::from(config.train.all_reduce);
+    let made_for = group.algorithm_choice();
+    if asked == made_for || group.world_size() == 1 {
+        return Ok(());
+    }
+    let reason = format!("the group was made for {made_for}: give its `GroupOptions` this `all_reduce`");
+    Err(ConfigError::setting(config, "all_reduce", reason))
 }
 
 /// The algorithm that the model of costs has chosen, and for what.

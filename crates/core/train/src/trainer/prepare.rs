@@ -14,7 +14,7 @@ use super::evaluate::EvaluationInput;
 use super::head::HeadPhase;
 use super::{Session, Trainer, is_unfinished};
 use crate::agreement::{broadcast_state, broadcast_states, compare_devices, compare_setup, compare_weights};
-use crate::all_reduce::ChosenAlgorithm;
+use crate::all_reduce::{ChosenAlgorithm, check_group};
 use crate::bad_samples::BadSamples;
 use crate::callback::Plateau;
 use crate::checkpoint::CallbackStates;
@@ -49,6 +49,7 @@ impl Session {
         let config = &run.train;
         let device = trainer.device.as_ref();
         let group = trainer.group.as_ref();
+        group.map_or(Ok(()), |group| check_group(group, run))?;
         let (rank, world_size) = group.map_or((0, 1), |group| (group.rank(), group.world_size()));
         let objective = trainer.objective.of_data(data, config)?;
         let task = objective.task();

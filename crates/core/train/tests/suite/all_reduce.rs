@@ -108,6 +108,34 @@ fn a_run_by_auto_has_the_bits_of_the_algorithm_that_it_names() {
     assert!(tree.bits != auto.bits, "the tree has the same bits, so this test shows nothing");
 }
 
+/// Regression test: the plan named the configuration's algorithm, and the group summed by its own.
+#[test]
+fn a_group_for_another_algorithm_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |group: AlgorithmChoice, all_reduce: AllReduceAlgorithm, expected: &str| {
+        let out = Some(folder.path().join(group.to_string()));
+        let config =
+            TrainConfig { all_reduce, size: Some(8), batch: Some(4), epochs: 1, out, ..TrainConfig::default() };
+        let ranks = groups(2, 1, group).into_iter().map(|group| {
+            let config = config.clone();
+            let data = TrainingData::new(Arc::new(Colours(16)), Arc::new(Colours(8)));
+            std::thread::spawn(move || {
+                let cpu = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
+                let outcome = Trainer::new(config, Arc::new(cpu)).group(group).fit("net", &net, &data);
+                outcome.err().map_or_else(String::new, |error| error.to_string())
+            })
+        });
+        for rank in ranks.collect::<Vec<_>>() {
+            assert_eq!(rank.join().unwrap(), expected, "{group} and {all_reduce:?}");
+        }
+    };
+    let ring = "all_reduce ring: the group was made for tree: give its `GroupOptions` this `all_reduce`";
+    check(Algorithm::Tree.into(), AllReduceAlgorithm::Ring, ring);
+    let auto = "all_reduce auto: the group was made for direct: give its `GroupOptions` this `all_reduce`";
+    check(Algorithm::Direct.into(), AllReduceAlgorithm::Auto, auto);
+    check(Algorithm::Ring.into(), AllReduceAlgorithm::Ring, "");
+}
+
 #[test]
 fn a_run_resumed_on_other_ranks_chooses_anew() {
     let folder = tempfile::tempdir().unwrap();
