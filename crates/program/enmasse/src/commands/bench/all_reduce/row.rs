@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use enmasse_comm::{Algorithm, Cause, CauseKind, Group};
+use enmasse_tensor::AlignedBuffer;
 use serde::{Deserialize, Serialize};
 
 use super::model::Model;
@@ -160,25 +161,27 @@ pub fn time<E>(
     (0..calls).map(|_| call()).collect()
 }
 
-/// The same of a sum by one rank of all. The first call also checks what it gives.
+/// The same of a sum by one rank of all, in memory like that of gradients. The first call also checks what it gives.
 pub fn time_sum<E>(
     (rank, ranks): (usize, usize),
     bytes: usize,
     mut sum: impl FnMut(&mut [f32]) -> Result<(), E>,
     agree: impl FnOnce(i64) -> Result<i64, E>,
-    wrong: impl FnOnce(String) -> E,
+    wrong: impl Fn(String) -> E,
 ) -> Result<Vec<f64>, E> {
-    let mut data = vec![0f32; bytes / size_of::<f32>()];
+    let no_memory = |error| wrong(format!("no memory for {bytes} bytes: {error}"));
+    let mut memory = AlignedBuffer::zeroed(bytes).map_err(no_memory)?;
+    let data = memory.as_f32_mut();
     // Any order adds whole numbers up to the same.
     data.fill(rank as f32 + 1.0);
-    sum(&mut data)?;
+    sum(data)?;
     let expected = (ranks * (ranks + 1) / 2) as f32;
     if let Some(found) = data.iter().find(|&&value| value != expected) {
         return Err(wrong(format!("a sum over {ranks} ranks is {found} instead of {expected}")));
     }
     // Sums of zeros stay what they are.
     data.fill(0.0);
-    time(|| sum(&mut data), agree)
+    time(|| sum(data), agree)
 }
 
 /// Rows as text: a JSON object in each line.
