@@ -7,7 +7,7 @@
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use enmasse_comm::{Cause, CauseKind};
+use enmasse_comm::{Cause, CauseKind, Group};
 
 use super::diverged::LastCheckpoint;
 use super::{Epoch, Session, Trainer};
@@ -22,11 +22,21 @@ fn is_death(cause: &Cause) -> bool {
     matches!(cause.kind, CauseKind::Exited | CauseKind::Killed(_) | CauseKind::Silent | CauseKind::Timeout)
 }
 
+/// Whether the group has failed by the death of another rank than this one.
+fn has_lost_another(group: &Group) -> bool {
+    group.cause().is_some_and(|cause| is_death(&cause) && cause.rank != Some(group.rank()))
+}
+
 impl Session {
     /// Saves what this rank has finished, if the run ends by the death of another rank. Tells callbacks what came of it.
     pub(super) fn survive(mut self, trainer: &mut Trainer, epoch: Option<Epoch>, error: &TrainError) {
         let Some(survivor) = self.survivor.take() else { return };
-        let has_lost_one = matches!(error, TrainError::Cause(cause) if is_death(cause));
+        let has_lost_one = match error {
+            TrainError::Cause(cause) => is_death(cause),
+            // Callbacks exchange data, too. What they return may be a text of their own, so the group is asked.
+            TrainError::Callback { .. } => trainer.group.as_ref().is_some_and(has_lost_another),
+            _ => false,
+        };
         // Elsewhere than under `ddp` a rank has a part of the state alone.
         let is_whole = trainer.config.strategy == StrategyKind::Ddp && !trainer.config.is_cut();
         if !has_lost_one || !is_whole {

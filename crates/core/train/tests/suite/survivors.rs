@@ -26,6 +26,8 @@ enum Death {
     AfterStep(u64),
     /// In the validation after this epoch.
     Validating(u64),
+    /// After that, where the callbacks of the others wait for it. What they return is a text.
+    ValidationEnd(u64),
     /// After that, before the epoch's checkpoint.
     EpochEnd(u64),
     /// After the epoch's checkpoint.
@@ -109,6 +111,8 @@ struct Witness {
     /// The bits of each step's loss.
     losses: Vec<(u64, u64)>,
     records: Vec<EpochRecord>,
+    /// The epoch that is validated.
+    validated: u64,
     survival: Option<Survival>,
 }
 
@@ -118,10 +122,12 @@ impl Callback for Witness {
         Ok(self.mortal.live_until(|death| death == Death::AfterStep(progress.optimizer_step))?)
     }
     fn on_validation_batch_end(&mut self, progress: &Progress, _: &mut Control) -> CallbackResult {
+        self.validated = progress.epoch;
         Ok(self.mortal.live_until(|death| death == Death::Validating(progress.epoch))?)
     }
     fn on_validation_end(&mut self, _: &Evaluation, _: &mut Control) -> CallbackResult {
-        Ok(())
+        self.mortal.live_until(|death| death == Death::ValidationEnd(self.validated))?;
+        Ok(self.mortal.group.barrier().map_err(|cause| cause.to_string())?)
     }
     fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
         self.records.push(record.clone());
@@ -176,7 +182,7 @@ fn run(config: &TrainConfig, ranks: usize, death: Option<(usize, Death)>) -> End
                 let mortal = Mortal { group: group.clone(), death: own };
                 let cpu = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
                 let device = Arc::new(MortalDevice(cpu, mortal.clone()));
-                let mut witness = Witness { mortal, losses: Vec::new(), records: Vec::new(), survival: None };
+                let mut witness = Witness { mortal, losses: vec![], records: vec![], validated: 0, survival: None };
                 let trainer = Trainer::new(config.clone(), device).group(group);
                 let ended = trainer.callback(&mut witness).fit("net", &net, data).map(drop);
                 (ended, witness)
@@ -276,7 +282,8 @@ fn no_finished_step_runs_twice_after_the_death_of_a_rank() {
         let in_steps = [1, 2, 6, 7, 9].into_iter();
         let in_steps = in_steps.flat_map(|step| (0..=Phase::ALL.len()).map(move |done| Death::InStep(step, done)));
         let between = [Death::AfterStep(3), Death::AfterStep(6), Death::AfterStep(7), Death::AfterStep(12)];
-        let at_ends = (0..2).flat_map(|epoch| [Death::Validating(epoch), Death::EpochEnd(epoch)]);
+        let at_end = |epoch| [Death::Validating(epoch), Death::ValidationEnd(epoch), Death::EpochEnd(epoch)];
+        let at_ends = (0..2).flat_map(at_end);
         let moments: Vec<Death> = in_steps.chain(between).chain(at_ends).chain([Death::Saved(0)]).collect();
         for (number, &death) in moments.iter().enumerate() {
             for dead in 0..ranks {
