@@ -29,7 +29,7 @@ pub(crate) fn check_group(group: &Group, config: &RunConfig) -> Result<(), Confi
     if asked == made_for || group.world_size() == 1 {
         return Ok(());
     }
-    let reason = format!("the group was made for {made_for}: give its `GroupOptions` this `all_reduce`");
+    let reason = format!("the group was made for {made_for}: make it with this `all_reduce`, too");
     Err(ConfigError::setting(config, "all_reduce", reason))
 }
 

@@ -129,9 +129,9 @@ fn a_group_for_another_algorithm_is_refused() {
             assert_eq!(rank.join().unwrap(), expected, "{group} and {all_reduce:?}");
         }
     };
-    let ring = "all_reduce ring: the group was made for tree: give its `GroupOptions` this `all_reduce`";
+    let ring = "all_reduce ring: the group was made for tree: make it with this `all_reduce`, too";
     check(Algorithm::Tree.into(), AllReduceAlgorithm::Ring, ring);
-    let auto = "all_reduce auto: the group was made for direct: give its `GroupOptions` this `all_reduce`";
+    let auto = "all_reduce auto: the group was made for direct: make it with this `all_reduce`, too";
     check(Algorithm::Direct.into(), AllReduceAlgorithm::Auto, auto);
     check(Algorithm::Ring.into(), AllReduceAlgorithm::Ring, "");
 }

@@ -39,6 +39,23 @@ fn ranks_train_by_every_algorithm_to_the_same_weights_on_all() {
     }
 }
 
+/// Regression test: launched ranks met for the tree, and the plan named the algorithm of the run that they went on with.
+#[test]
+fn launched_ranks_resume_by_the_algorithm_of_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = images(folder.path(), 8);
+    let launch = |arguments: &[String]| {
+        let launcher = ["launch", "-n", "3", env!("CARGO_BIN_EXE_enmasse")].map(str::to_owned);
+        enmasse(&[&launcher[..], arguments].concat()).well();
+    };
+    let [whole, parts] = ["whole", "parts"].map(|name| folder.path().join(name));
+    let begin = |out, epochs| launch(&arguments(&data, out, &["--all-reduce", "ring", "--epochs", epochs]));
+    begin(&whole, "2");
+    begin(&parts, "1");
+    launch(&["train", "--resume", &parts.display().to_string(), "--epochs", "2"].map(str::to_owned));
+    assert!(tensors(&whole, "last.safetensors") == tensors(&parts, "last.safetensors"), "other sums");
+}
+
 #[test]
 fn plans_name_the_algorithm() {
     let plan = ["plan", "print", "--model", "lenet", "--shards", "2"];

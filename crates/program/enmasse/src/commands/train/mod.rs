@@ -68,10 +68,11 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let ended = match typed.launched.clone() {
         Some(launched) => {
             launched.check_devices(&typed.layers)?;
-            let asked = typed.layers.config().clone();
+            let joining = spec::joining(&typed.layers);
+            let folder = typed.layers.config().train.out.clone();
             signals.launched(launched.place.rank);
             let join = |rank: &Rank| signals.within(rank.group.clone(), || join_run(typed, rank, &signals, matches));
-            ranks::as_rank(&launched, &asked, asked.train.out.as_deref(), join)
+            ranks::as_rank(&launched, &joining, folder.as_deref(), join)
         }
         None => start_run(typed, interrupts, &signals, matches),
     };

@@ -143,6 +143,21 @@ impl RunSpec {
     }
 }
 
+/// What a launched rank joins its group with: of the run that goes on it has the settings of training, if the command line names that
+/// run, since ranks meet for the sums of one algorithm.
+pub fn joining(layers: &LayeredConfig) -> RunConfig {
+    let mut config = layers.config().clone();
+    let folder = config.train.out.as_ref().filter(|_| config.train.resume.is_on());
+    if let Some(folder) = folder.map(RunPaths::new) {
+        let mut laid = layers.clone();
+        // What is wrong with it, all ranks tell as one once they have met.
+        if lay_saved_run(&mut laid, &folder).is_ok() {
+            config.train = laid.config().train.clone();
+        }
+    }
+    config
+}
+
 /// Where the settings come from. What the run in `folder` has of earlier starts keeps its origin.
 fn origins(layers: &LayeredConfig, folder: Option<&RunPaths>) -> Result<SettingOrigins, Failure> {
     let earlier = folder.map_or(Ok(None), RunPaths::read_origins).map_err(Failure::error)?;
