@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::buffers::BufferBytes;
 use crate::cause::{Cause, CauseKind};
 use crate::failure::Failure;
 use crate::flight::FlightRecorder;
@@ -117,7 +118,7 @@ impl Engine {
     }
 
     /// See [`Transport::buffer_bytes`].
-    pub(crate) fn buffer_bytes(&self) -> usize {
+    pub(crate) fn buffer_bytes(&self) -> BufferBytes {
         lock(&self.shared.transport).buffer_bytes()
     }
 

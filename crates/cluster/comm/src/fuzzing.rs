@@ -19,7 +19,7 @@ use crate::rendezvous::form::RankInfo;
 use crate::rendezvous::rank_zero_address::Notice;
 use crate::store::{Request, from_answer, to_answer};
 use crate::token::{TOKEN_BYTES, Token};
-use crate::transport::frames::{Receiving, Sending};
+use crate::transport::frames::{FrameSize, Receiving, Sending};
 use crate::transport::queue::{Bytes, Queue};
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -130,7 +130,8 @@ pub fn frames(bytes: &[u8]) {
 pub fn message(bytes: &[u8]) {
     let Some((&[a0, a1, change], message)) = bytes.split_first_chunk() else { return };
     let mut wire = vec![];
-    let mut sending = Sending::new(outbound());
+    let frames = FrameSize::new(2);
+    let mut sending = Sending::new(outbound(), frames);
     let mut queue = Queue::new(1);
     // SAFETY: `message` outlives the queue's use, and nothing changes it.
     unsafe { queue.begin(Bytes::of(message.as_ptr(), 0..message.len())) };
@@ -143,7 +144,7 @@ pub fn message(bytes: &[u8]) {
         change != 0
     });
     let mut received = vec![0; message.len()];
-    let mut receiving = Receiving::new(inbound());
+    let mut receiving = Receiving::new(inbound(), frames);
     let mut queue = Queue::new(1);
     // SAFETY: `received` outlives the queue's use, and nothing else uses it until then.
     unsafe { queue.begin(Bytes::of(received.as_mut_ptr(), 0..received.len())) };

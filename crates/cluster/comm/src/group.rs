@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use crate::algorithm::{Algorithm, AlgorithmChoice};
+use crate::buffers::BufferBytes;
 use crate::cause::{Cause, CauseKind, host_name};
 use crate::engine::Engine;
 use crate::error::JoinError;
@@ -234,9 +235,9 @@ impl Group {
         self.core.topology.nodes().len()
     }
 
-    /// Bytes of the memory through which the group's data pass in this process. The kernel gives it when it is first used.
-    pub fn buffer_bytes(&self) -> usize {
-        self.core.engine.as_ref().map_or(0, Engine::buffer_bytes)
+    /// The memory through which the group's data pass in this process.
+    pub fn buffer_bytes(&self) -> BufferBytes {
+        self.core.engine.as_ref().map_or(BufferBytes::default(), Engine::buffer_bytes)
     }
 
     /// What this rank has exchanged with others so far, in operations that have ended. Waits for one that is under way.

@@ -37,6 +37,7 @@ mod algorithm;
 mod arrivals;
 mod awake;
 mod binomial;
+mod buffers;
 mod cause;
 mod clock;
 mod collectives;
@@ -83,6 +84,7 @@ mod watch;
 mod watchdog;
 
 pub use algorithm::{Algorithm, AlgorithmChoice};
+pub use buffers::BufferBytes;
 pub use cause::{Cause, CauseKind, host_name};
 pub use clock::{Clock, ClockOffset};
 pub use collectives::Reduce;

@@ -10,7 +10,7 @@ use crate::pieces::piece;
 use crate::shards::ShardMap;
 
 /// Version of headers and protocol; ranks of different versions do not communicate.
-pub(crate) const PROTOCOL: u32 = 10;
+pub(crate) const PROTOCOL: u32 = 11;
 /// Values that have codes in headers, which are their places here, from 1.
 const DTYPES: [DType; 7] = [DType::F32, DType::F64, DType::U8, DType::I32, DType::I64, DType::Bf16, DType::F16];
 const REDUCTIONS: [Reduction; 4] = [Reduction::Sum, Reduction::Max, Reduction::Min, Reduction::Product];

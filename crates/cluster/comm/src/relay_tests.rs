@@ -247,7 +247,7 @@ fn on_ranks<T: Send + 'static>(links: [Link; 2], run: impl Fn(Group) -> T + Copy
         let topology = Topology::apart(2);
         let region = Region::private(HierarchicalTransport::layout(&topology, rank)).unwrap();
         let links = vec![(1 - rank, link)];
-        let links = Box::new(Sockets::new(links).unwrap());
+        let links = Box::new(Sockets::new(links, 2).unwrap());
         let transport = HierarchicalTransport::new(members.clone(), topology.clone(), Arc::new(region), links).unwrap();
         let options = GroupOptions::default();
         let connectivity = Connectivity::within_process();

@@ -18,6 +18,10 @@
 //! (`Locality::reading_bytes`). A larger image is not counted, and a much smaller one after it frees
 //! its memory (`files::reuse`).
 //!
+//! Processes of one machine share the pages of the program and the memory through which they
+//! exchange data. Each process's peak has them, but the machine has them once, so ranks are compared
+//! with what is free by the rest (`ProcessMemory::shared`).
+//!
 //! # What keeps the peak low
 //!
 //! Checkpoints and exports are converted to PyTorch's order and written 4 MiB at a time, so they
@@ -27,10 +31,10 @@
 //! Memory whose size comes from a file is reserved by `files::reserve`, and lack of it is an error
 //! that names the file. For what a library takes without asking, `files::require` asks first.
 
-use enmasse_comm::Group;
+use enmasse_comm::{BufferBytes, Group};
 use enmasse_device::{Device, Hosting, Memory};
 use enmasse_graph::{Arena, Plans};
-use enmasse_system::machine::{Bound, Free, resident_bytes};
+use enmasse_system::machine::{Bound, Free, ResidentMemory};
 use serde::Serialize;
 
 use crate::TrainError;
@@ -117,11 +121,11 @@ pub(crate) fn check_device_memory(
 #[derive(Default)]
 pub(crate) struct ProcessMemory {
     /// Its resident memory.
-    pub resident: usize,
+    pub resident: ResidentMemory,
     /// The number of ranks that are its threads.
     pub ranks: usize,
-    /// Bytes through which a rank's data pass to other ranks.
-    pub exchange: usize,
+    /// The memory through which a rank's data pass to other ranks.
+    pub exchange: BufferBytes,
     /// Decoding threads of a rank, and the bytes that each takes.
     pub decoders: [usize; 2],
     /// Bytes that the data set keeps of what it has read.
@@ -133,18 +137,35 @@ pub(crate) struct ProcessMemory {
 }
 
 impl ProcessMemory {
-    /// Code that has not run yet, stacks, the heap's slack, logs and charts, and the pieces in which files are written.
-    const GROWTH: usize = 12 << 20;
+    /// Stacks, the heap's slack, logs and charts, and the pieces in which files are written.
+    const GROWTH: usize = 4 << 20;
+    /// Code that has not run yet.
+    const CODE: usize = 8 << 20;
 
-    /// A rank's share of what is resident.
+    /// A rank's share of what is resident and no other process has.
     pub fn own_resident(&self) -> usize {
-        self.resident / self.ranks
+        self.resident.own as usize / self.ranks
+    }
+
+    /// A rank's share of what all processes of the machine have together: it is there once, and clean pages of files count as free.
+    pub fn shared(&self) -> usize {
+        (self.resident.shared as usize + Self::CODE) / self.ranks + self.of_local_peers()
+    }
+
+    /// Ranks that are threads of one process have that memory as their own.
+    fn of_local_peers(&self) -> usize {
+        if self.ranks > 1 { 0 } else { self.exchange.of_local_peers }
     }
 
     /// A rank's share of the process.
     fn bytes(&self) -> usize {
         let [threads, bytes] = self.decoders;
-        (self.resident + Self::GROWTH + self.kept) / self.ranks + self.exchange + threads * bytes + self.ahead
+        self.own_resident()
+            + self.shared()
+            + (Self::GROWTH + self.kept) / self.ranks
+            + self.exchange.own
+            + threads * bytes
+            + self.ahead
     }
 }
 
@@ -153,9 +174,9 @@ impl ProcessMemory {
 struct Need {
     /// A number that only the ranks of its machine, or of its container there, have.
     machine: i64,
-    /// At its peak.
+    /// At its peak, without what other processes have too.
     peak: i64,
-    /// Resident already.
+    /// What of that is resident already.
     resident: i64,
     /// What its process could get in addition; negative if unknown.
     free: i64,
@@ -203,7 +224,7 @@ pub(crate) fn excess(
     let program = program_memory(device, plans, hosting)?;
     let free = device.free_memory()?;
     let memory = RankMemory::new(program, free.is_some(), batches, process);
-    let needs = gather(group, memory.total(), process.own_resident())?;
+    let needs = gather(group, memory.total(), process)?;
     let of_machines = shortages(&needs).map(|short| (short.needed - short.free) as usize / short.ranks + 1);
     let own = match free {
         Some(free) => program.total().saturating_sub(free),
@@ -234,17 +255,17 @@ fn largest_batch(
     Ok((fitting > 0).then_some(fitting))
 }
 
-/// Checks that the ranks of each machine together find the memory that they need; `own` is this rank's need, `resident` what it
-/// has. `with_batch` is this rank's total with another batch. All ranks of a group call it, and all get the same error, which
+/// Checks that the ranks of each machine together find the memory that they need; `own` is this rank's peak, in this process.
+/// `with_batch` is this rank's total with another batch. All ranks of a group call it, and all get the same error, which
 /// names the largest batch that fits.
 pub(crate) fn check_memory(
     group: Option<&Group>,
     own: usize,
-    resident: usize,
+    process: &ProcessMemory,
     batch: usize,
     with_batch: &dyn Fn(usize) -> Result<usize, TrainError>,
 ) -> Result<(), TrainError> {
-    let needs = gather(group, own, resident)?;
+    let needs = gather(group, own, process)?;
     let Some(short) = shortage(&needs) else { return Ok(()) };
     // Ranks differ little in what a smaller batch saves them. Rank 0 plans for all.
     let mut largest = [0];
@@ -277,7 +298,7 @@ pub fn require_memory(
     plans: &Plans,
     compile: &dyn Fn(usize) -> Result<Plans, TrainError>,
 ) -> Result<(), TrainError> {
-    let process = ProcessMemory { resident: resident_bytes() as usize, ranks: 1, ..ProcessMemory::default() };
+    let process = ProcessMemory { resident: ResidentMemory::gather(), ranks: 1, ..ProcessMemory::default() };
     let program = |plans: &Plans| program_memory(device, plans, &Hosting::new(plans, None)?);
     check_device_memory(device, program(plans)?, plans.evaluate.batch, &|batch| program(&compile(batch)?))?;
     let on_device = device.free_memory()?.is_some();
@@ -286,7 +307,7 @@ pub fn require_memory(
         Ok(RankMemory::new(program(plans)?, on_device, images, &process).total())
     };
     let with_batch = |batch: usize| total(&compile(batch)?);
-    check_memory(None, total(plans)?, process.own_resident(), plans.evaluate.batch, &with_batch)
+    check_memory(None, total(plans)?, &process, plans.evaluate.batch, &with_batch)
 }
 
 /// The number of a machine, from the identity of its kernel's boot, since several machines may have one name. The name tells apart the
@@ -296,16 +317,16 @@ fn machine(boot: &[u8], host: &[u8]) -> i64 {
     hash.as_bytes().iter().take(8).fold(0, |number, &byte| number << 8 | i64::from(byte))
 }
 
-/// The needs of all ranks, in rank order.
-fn gather(group: Option<&Group>, own: usize, resident: usize) -> Result<Vec<Need>, TrainError> {
+/// The needs of all ranks, in rank order; `own` is the peak of this one, in this process.
+fn gather(group: Option<&Group>, own: usize, process: &ProcessMemory) -> Result<Vec<Need>, TrainError> {
     let kernel = |name: &str| std::fs::read(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
     let machine = machine(&kernel("random/boot_id"), &kernel("hostname"));
     let free = Free::gather();
     let bytes = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
     let own = [
         machine,
-        bytes(own as u64),
-        bytes(resident as u64),
+        bytes(own.saturating_sub(process.shared()) as u64),
+        bytes(process.own_resident() as u64),
         free.map_or(-1, |free| bytes(free.bytes)),
         i64::from(free.is_some_and(|free| free.bound == Bound::ControlGroup)),
     ];
@@ -365,6 +386,26 @@ mod tests {
         // Without the identity of the boot.
         check(["", "node-1\n"], ["", "node-1\n"], true);
         check(["", "node-1\n"], ["", "node-2\n"], false);
+    }
+
+    /// Regression test: 512 small ranks of one machine were refused, since each counted the program and the buffers of the others.
+    #[test]
+    fn what_processes_share_is_counted_once() {
+        const MIB: usize = 1 << 20;
+        // Of this many ranks in a process: the peak of one, and what it adds to its machine, in MiB.
+        let check = |ranks: usize, expected: (usize, usize)| {
+            let process = ProcessMemory {
+                resident: ResidentMemory { own: 16 << 20, shared: 24 << 20 },
+                ranks,
+                exchange: BufferBytes { own: MIB, of_local_peers: 7 * MIB },
+                ..ProcessMemory::default()
+            };
+            let program = Memory { state: 0, gradients: 0, activations: 0, scratch: 0, library: 0, staging: 0 };
+            let peak = RankMemory::new(program, false, 0, &process).total();
+            assert_eq!((peak / MIB, (peak - process.shared()) / MIB), expected, "{ranks}");
+        };
+        check(1, (16 + 24 + 12 + 8, 16 + 4 + 1));
+        check(4, (4 + 6 + 3 + 1, 4 + 1 + 1));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use enmasse_comm::Group;
 use enmasse_device::Device;
-use enmasse_system::machine::resident_bytes;
+use enmasse_system::machine::ResidentMemory;
 use serde::Serialize;
 
 use crate::TrainError;
@@ -64,7 +64,7 @@ impl Usage {
     pub fn of(device: &dyn Device) -> Self {
         let usage = device.usage();
         Usage {
-            resident: resident_bytes() as f64,
+            resident: ResidentMemory::gather().bytes() as f64,
             device: usage.map(|usage| usage.bytes as f64),
             utilization: usage.and_then(|usage| usage.utilization),
         }

@@ -12,7 +12,7 @@
 //! let path = folder.path().join("classes.txt");
 //! files::write_whole(&path, |file| file.write_all(b"daisy\n"))?;
 //! assert_eq!(files::read_text(&path)?, "daisy\n");
-//! assert!(machine::resident_bytes() > 0);
+//! assert!(machine::ResidentMemory::gather().own > 0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

@@ -233,7 +233,7 @@ impl Seat<'_> {
                     _ => {
                         let (links, strangers) = self.connect_all(board, network, &topology)?;
                         refused = strangers;
-                        Box::new(Sockets::new(links).map_err(JoinError::Thread)?)
+                        Box::new(Sockets::new(links, topology.nodes().len()).map_err(JoinError::Thread)?)
                     }
                 };
                 let transport = HierarchicalTransport::new(members.clone(), topology.clone(), Arc::new(region), links);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::awake::Awake;
+use crate::buffers::BufferBytes;
 use crate::cause::{Cause, CauseKind};
 use crate::element::Element;
 use crate::failure::Failure;
@@ -43,8 +44,8 @@ pub(crate) trait Transport: Send {
     /// The memory that all ranks share, if any.
     fn region(&self) -> Option<Arc<Region>>;
 
-    /// Bytes of the memory through which data pass in this process, once all of it is in use.
-    fn buffer_bytes(&self) -> usize;
+    /// The memory through which data pass in this process, once all of it is in use.
+    fn buffer_bytes(&self) -> BufferBytes;
 
     /// What this rank has exchanged with others so far.
     fn traffic(&self) -> Traffic;

@@ -18,6 +18,7 @@ use super::region::{Counters, Layout, Region, SLOTS};
 use super::slot::Slot;
 use super::{DIRECT_BYTES, Members, RunningOperation, SLEEP, SPIN, Stop, Transport, copy};
 use crate::algorithm::Algorithm;
+use crate::buffers::BufferBytes;
 use crate::element::{Element, with_element};
 use crate::failure::Failure;
 use crate::operation::{Header, Kind, Operation};
@@ -371,8 +372,9 @@ impl Transport for SharedTransport {
         }
     }
 
-    fn buffer_bytes(&self) -> usize {
-        self.members.world_size() * SLOTS * SLOT_BYTES
+    fn buffer_bytes(&self) -> BufferBytes {
+        let own = SLOTS * SLOT_BYTES;
+        BufferBytes { own, of_local_peers: (self.members.world_size() - 1) * own }
     }
 
     fn traffic(&self) -> Traffic {

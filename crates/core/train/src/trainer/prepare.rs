@@ -3,11 +3,11 @@
 
 use std::borrow::Cow;
 
-use enmasse_comm::{Group, ShardMap};
+use enmasse_comm::{BufferBytes, Group, ShardMap};
 use enmasse_data::{DecodePool, Sharding, TrainLoader, skip_limit};
 use enmasse_device::{Device, Hosting, Program};
 use enmasse_graph::{Arena, Plans};
-use enmasse_system::machine::resident_bytes;
+use enmasse_system::machine::ResidentMemory;
 
 use super::diverged::LastCheckpoint;
 use super::evaluate::EvaluationInput;
@@ -113,12 +113,12 @@ impl Session {
         let mut plans = compile(config)?;
         let hosting = Hosting::of(map, place.replica());
         let process = ProcessMemory {
-            resident: resident_bytes() as usize,
+            resident: ResidentMemory::gather(),
             ranks: match config.rank_kind() {
                 RankKind::Thread => world_size,
                 RankKind::Process => 1,
             },
-            exchange: group.map_or(0, Group::buffer_bytes),
+            exchange: group.map_or(BufferBytes::default(), Group::buffer_bytes),
             decoders: [trainer.decoders(), data.reading_bytes(&evaluation.pool)?],
             kept: data.kept_bytes(),
             ahead: data.ahead_bytes(),
@@ -191,7 +191,7 @@ impl Session {
             let batches = (batches as u128 * batch as u128 / sharding.batch as u128) as usize;
             Ok(RankMemory::new(program_with(batch)?, on_device, batches, &process).total())
         };
-        check_memory(group, memory.total(), process.own_resident(), sharding.batch, &with_batch)?;
+        check_memory(group, memory.total(), &process, sharding.batch, &with_batch)?;
         let cut = parts.first().and_then(|plans| plans.evaluate.tensor_parallel.clone());
         let summing = group.map(|group| all_reduce.map_or(group.clone(), |chosen| group.summing_by(chosen.algorithm)));
         let mut program: Box<dyn Program> = match (group.filter(|_| !parts.is_empty()), place) {

@@ -13,5 +13,5 @@ pub use cgroup::Limits;
 pub use free::{Bound, Free};
 pub use meminfo::MemInfo;
 pub use near::NearProcessors;
-pub use process::{peak_rss_bytes, resident_bytes};
+pub use process::{ResidentMemory, peak_rss_bytes};
 pub use processor::ProcessorTime;

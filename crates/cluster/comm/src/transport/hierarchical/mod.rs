@@ -22,6 +22,7 @@ use super::region::{Counters, Layout, Region, SLOTS};
 use super::slot::Slot;
 use super::{DIRECT_BYTES, Members, RunningOperation, SLEEP, SPIN, Stop, Transport, copy};
 use crate::algorithm::Algorithm;
+use crate::buffers::BufferBytes;
 use crate::cause::CauseKind;
 use crate::element::{Element, with_element};
 use crate::failure::Failure;
@@ -433,12 +434,15 @@ impl Transport for HierarchicalTransport {
         }
     }
 
-    fn buffer_bytes(&self) -> usize {
+    fn buffer_bytes(&self) -> BufferBytes {
         let (slots, parts) = match self.is_alone() {
             true => (0, WINDOWS),
-            false => ((1 + self.local_peers.len()) * SLOTS, 2 * WINDOWS),
+            false => (SLOTS, 2 * WINDOWS),
         };
-        slots * SLOT_BYTES + parts * self.room + self.peers.links.buffer_bytes()
+        BufferBytes {
+            own: slots * SLOT_BYTES + parts * self.room + self.peers.links.buffer_bytes(),
+            of_local_peers: self.local_peers.len() * slots * SLOT_BYTES,
+        }
     }
 
     fn traffic(&self) -> Traffic {

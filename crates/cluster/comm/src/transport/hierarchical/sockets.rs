@@ -15,13 +15,14 @@ use crate::net::link::Link;
 use crate::operation::{HEADER_BYTES, Header};
 use crate::traffic::Traffic;
 use crate::transport::DIRECT_BYTES;
-use crate::transport::frames::{RECORD_BYTES, Receiving, Sending};
+use crate::transport::frames::{FrameSize, Receiving, Sending};
 use crate::transport::queue::Bytes;
 
 /// The connections of one rank.
 pub(crate) struct Sockets {
     /// In rank order.
     all: Vec<Socket>,
+    frames: FrameSize,
     /// Reused, so that an operation allocates nothing.
     waiting: Vec<PollFd<'static>>,
 }
@@ -33,17 +34,19 @@ struct Socket {
 }
 
 impl Sockets {
-    /// `links` are connections to these ranks.
-    pub(crate) fn new(mut links: Vec<(usize, Link)>) -> io::Result<Self> {
+    /// `links` are connections to these ranks, in a group of this many nodes.
+    pub(crate) fn new(mut links: Vec<(usize, Link)>, nodes: usize) -> io::Result<Self> {
         links.sort_by_key(|(rank, _)| *rank);
+        let frames = FrameSize::new(nodes);
         let socket = |(_, link): (usize, Link)| {
             let (stream, outbound, inbound) = link.into_parts()?;
             stream.set_nodelay(true)?;
             stream.set_nonblocking(true)?;
-            Ok(Socket { stream, sending: Sending::new(outbound), receiving: Receiving::new(inbound) })
+            let sending = Sending::new(outbound, frames);
+            Ok(Socket { stream, sending, receiving: Receiving::new(inbound, frames) })
         };
         let all = links.into_iter().map(socket).collect::<io::Result<Vec<_>>>()?;
-        Ok(Sockets { waiting: Vec::with_capacity(all.len()), all })
+        Ok(Sockets { waiting: Vec::with_capacity(all.len()), all, frames })
     }
 }
 
@@ -101,7 +104,7 @@ impl Links for Sockets {
 
     /// Bytes arrive in the memory of messages, and are sealed in memory for one record.
     fn buffer_bytes(&self) -> usize {
-        self.all.len() * RECORD_BYTES
+        self.all.len() * self.frames.record_bytes()
     }
 }
 
