@@ -35,7 +35,7 @@ impl FrameSize {
     }
 
     /// Bytes of the longest record: a frame and its tag.
-    pub(crate) fn record_bytes(self) -> usize {
+    fn record_bytes(self) -> usize {
         self.bytes() + TAG_BYTES
     }
 
@@ -63,6 +63,11 @@ impl Sending {
     pub(crate) fn new(outbound: Outbound, frames: FrameSize) -> Self {
         // Pages that no frame reaches use no memory.
         Sending { outbound, frames, record: vec![0; frames.record_bytes()].into(), sealed: 0, sent: 0, bytes: 0 }
+    }
+
+    /// Bytes of the longest record.
+    pub(crate) fn record_bytes(&self) -> usize {
+        self.record.len()
     }
 
     /// Bytes sent so far, with tags.

@@ -22,7 +22,6 @@ use crate::transport::queue::Bytes;
 pub(crate) struct Sockets {
     /// In rank order.
     all: Vec<Socket>,
-    frames: FrameSize,
     /// Reused, so that an operation allocates nothing.
     waiting: Vec<PollFd<'static>>,
 }
@@ -46,7 +45,7 @@ impl Sockets {
             Ok(Socket { stream, sending, receiving: Receiving::new(inbound, frames) })
         };
         let all = links.into_iter().map(socket).collect::<io::Result<Vec<_>>>()?;
-        Ok(Sockets { waiting: Vec::with_capacity(all.len()), all, frames })
+        Ok(Sockets { waiting: Vec::with_capacity(all.len()), all })
     }
 }
 
@@ -104,7 +103,7 @@ impl Links for Sockets {
 
     /// Bytes arrive in the memory of messages, and are sealed in memory for one record.
     fn buffer_bytes(&self) -> usize {
-        self.all.len() * self.frames.record_bytes()
+        self.all.iter().map(|socket| socket.sending.record_bytes()).sum()
     }
 }
 
