@@ -49,20 +49,12 @@ impl StepTimes {
         for _ in 1..WARM_UP {
             run.alone()?;
         }
-        if profiled {
+        let ends = if profiled {
             run.program.start_profile();
-        }
-        let mut ends = vec![run.now()];
-        let mut in_flight = None;
-        for _ in 0..steps {
-            let ticket = run.submit()?;
-            if let Some(earlier) = in_flight.replace(ticket) {
-                ends.push(run.end(earlier)?);
-            }
-        }
-        if let Some(last) = in_flight {
-            ends.push(run.end(last)?);
-        }
+            run.ends_alone(steps)?
+        } else {
+            ends_in_flight(&mut run, steps)?
+        };
         let alone = if profiled { 0 } else { ALONE };
         let alone = sorted((0..alone).map(|_| run.alone()).collect::<Result<_, _>>()?);
         let latency = (!alone.is_empty()).then(|| median(&alone));
@@ -89,6 +81,27 @@ impl Steps<'_> {
         self.began.elapsed().as_secs_f64() * 1e3
     }
 
+    /// When each of some steps had ended with no other in flight, after the beginning of the first one.
+    fn ends_alone(&mut self, steps: usize) -> Result<Vec<f64>, Failure> {
+        let mut ends = vec![self.now()];
+        for _ in 0..steps {
+            self.alone()?;
+            ends.push(self.now());
+        }
+        Ok(ends)
+    }
+
+    /// What a step takes with no other in flight.
+    fn alone(&mut self) -> Result<f64, Failure> {
+        let began = self.now();
+        let ticket = self.submit()?;
+        Ok(self.end(ticket)? - began)
+    }
+}
+
+impl Timed for Steps<'_> {
+    type Ticket = Ticket;
+
     fn submit(&mut self) -> Result<Ticket, Failure> {
         self.submitted += 1;
         let inputs = StepInputs {
@@ -104,18 +117,36 @@ impl Steps<'_> {
         self.program.submit(mode, phases, &inputs).map_err(Failure::error)
     }
 
-    /// When a step had ended.
     fn end(&mut self, ticket: Ticket) -> Result<f64, Failure> {
         self.program.metrics(ticket).map_err(Failure::error)?;
         Ok(self.now())
     }
+}
 
-    /// What a step takes with no other in flight.
-    fn alone(&mut self) -> Result<f64, Failure> {
-        let began = self.now();
-        let ticket = self.submit()?;
-        Ok(self.end(ticket)? - began)
+/// Steps that are submitted and end by a clock.
+trait Timed {
+    /// What identifies a submitted step.
+    type Ticket;
+
+    fn submit(&mut self) -> Result<Self::Ticket, Failure>;
+
+    /// When a step had ended.
+    fn end(&mut self, ticket: Self::Ticket) -> Result<f64, Failure>;
+}
+
+/// When each of some steps had ended while the next one was in flight, after the end of another.
+///
+/// A CPU runs a step as it is submitted, so what passes between two ends is one step only if both have a successor in flight.
+fn ends_in_flight(run: &mut impl Timed, steps: usize) -> Result<Vec<f64>, Failure> {
+    let mut in_flight = run.submit()?;
+    let mut ends = Vec::new();
+    for _ in 0..=steps {
+        let next = run.submit()?;
+        ends.push(run.end(in_flight)?);
+        in_flight = next;
     }
+    run.end(in_flight)?;
+    Ok(ends)
 }
 
 /// The time of a step in each window, sorted, by the ends of steps; the first end is the beginning of the first step.
@@ -205,6 +236,29 @@ mod tests {
         check(&[3.0], 3.0);
         check(&[1.0, 2.0], 1.5);
         check(&[1.0, 2.0, 9.0], 2.0);
+    }
+
+    /// A device that runs a step of 2 ms as it is submitted.
+    struct OnSubmit(f64);
+
+    impl Timed for OnSubmit {
+        type Ticket = ();
+
+        fn submit(&mut self) -> Result<(), Failure> {
+            self.0 += 2.0;
+            Ok(())
+        }
+
+        fn end(&mut self, _: ()) -> Result<f64, Failure> {
+            Ok(self.0)
+        }
+    }
+
+    #[test]
+    fn no_step_of_a_cpu_takes_no_time_or_that_of_two() {
+        for steps in [1, 2, 5] {
+            assert_eq!(windows(&ends_in_flight(&mut OnSubmit(0.0), steps).unwrap()), vec![2.0; steps]);
+        }
     }
 
     #[test]
