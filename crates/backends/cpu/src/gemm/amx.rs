@@ -238,7 +238,7 @@ where
         }
         let sums = (&raw mut (*scratch).sums).cast::<f32>();
         store_sums::<T, R, L>(sums, second);
-        finish::<T::Vectors, C, L>(tile, rows, sums, COLUMNS);
+        finish::<T::Vectors, C>(tile, rows, sums, COLUMNS);
     }
 }
 

@@ -35,14 +35,16 @@ macro_rules! each_row {
 /// Computes a tile of `M` rows and `W` vectors; panels of B are two vectors wide for any `W`.
 ///
 /// Accumulators stay in registers only while every use of them is unrolled. Therefore whole rows are finished without a
-/// loop, and for others a minimal loop copies the accumulators out, and the epilogue works on the copy.
+/// loop, and for others a minimal loop copies the accumulators out, and `narrow`, which is [`finish`], works on the copy.
 ///
 /// # Safety
 /// As for [`super::multiply`]; `M <= MAX_TILE_ROWS`.
 #[inline(always)]
 #[expect(clippy::needless_range_loop, reason = "indices of a known range are what the compiler unrolls")]
-pub(super) unsafe fn compute<S, E, C, const M: usize, const W: usize, const TRANSPOSED: bool>(tile: &Tile<C>)
-where
+pub(super) unsafe fn compute<S, E, C, const M: usize, const W: usize, const TRANSPOSED: bool>(
+    tile: &Tile<C>,
+    narrow: unsafe fn(&Tile<C>, usize, *const f32, usize),
+) where
     S: Simd,
     E: Element,
     C: Element,
@@ -88,38 +90,31 @@ where
         }
     }
     // SAFETY: the caller's promise about C and init; the sums were just stored.
-    unsafe { finish::<S, C, W>(tile, M, sums, W * S::LANES) }
+    unsafe { narrow(tile, M, sums, W * S::LANES) }
 }
 
-/// Adds sums to the tile's initial values, and stores them: `rows` rows of up to `W` vectors, `stride` values apart.
+/// Adds sums to the tile's initial values, and stores them: `rows` rows, `stride` values apart.
 ///
 /// # Safety
 /// As for [`super::multiply`]; the sums contain the rows.
 #[inline(always)]
-pub(super) unsafe fn finish<S, C, const W: usize>(tile: &Tile<C>, rows: usize, sums: *const f32, stride: usize)
-where
-    S: Simd,
-    C: Element,
-{
-    let whole = tile.columns == W * S::LANES;
+pub(super) unsafe fn finish<S: Simd, C: Element>(tile: &Tile<C>, rows: usize, sums: *const f32, stride: usize) {
+    let vectors = tile.columns / S::LANES * S::LANES;
     for i in 0..rows {
         // SAFETY: row `i` of the tile, of C and of init.
         unsafe {
             let from = sums.add(i * stride);
             let to = tile.c.add(*tile.c_rows.add(i));
             let init = if tile.init.is_null() { tile.init } else { tile.init.add(*tile.init_rows.add(i)) };
-            if whole {
-                for j in 0..W {
-                    let mut v = S::load(from.add(j * S::LANES));
-                    if !init.is_null() {
-                        v = S::add(v, S::load(init.add(j * S::LANES)));
-                    }
-                    C::store::<S>(to.add(j * S::LANES), v);
+            for j in (0..vectors).step_by(S::LANES) {
+                let mut v = S::load(from.add(j));
+                if !init.is_null() {
+                    v = S::add(v, S::load(init.add(j)));
                 }
-            } else {
-                for j in 0..tile.columns {
-                    *to.add(j) = C::of(*from.add(j) + if init.is_null() { 0.0 } else { *init.add(j) });
-                }
+                C::store::<S>(to.add(j), v);
+            }
+            for j in vectors..tile.columns {
+                *to.add(j) = C::of(*from.add(j) + if init.is_null() { 0.0 } else { *init.add(j) });
             }
         }
     }
@@ -132,14 +127,22 @@ macro_rules! tiles {
 
         use crate::element::Element;
         use crate::gemm::Tiles;
-        use crate::gemm::tile::{Tile, compute};
+        use crate::gemm::tile::{Tile, compute, finish};
+
+        // Apart from the tiles, which would each have it.
+        #[inline(never)]
+        $(#[target_feature(enable = $feature)])?
+        unsafe fn narrow<C: Element>(tile: &Tile<C>, rows: usize, sums: *const f32, stride: usize) {
+            // SAFETY: the caller's promise; the level is available.
+            unsafe { finish::<$simd, C>(tile, rows, sums, stride) }
+        }
 
         // Never inlined: a function per tile keeps the register allocator's work separate.
         #[inline(never)]
         $(#[target_feature(enable = $feature)])?
         unsafe fn tile<E: Element, C: Element, const M: usize, const W: usize, const TRANSPOSED: bool>(tile: &Tile<C>) {
             // SAFETY: the caller's promise; the level is available.
-            unsafe { compute::<$simd, E, C, M, W, TRANSPOSED>(tile) }
+            unsafe { compute::<$simd, E, C, M, W, TRANSPOSED>(tile, narrow::<C>) }
         }
 
         /// The tiles of this level.

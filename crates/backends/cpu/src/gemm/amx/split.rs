@@ -244,7 +244,7 @@ unsafe fn block<T: TileRegisters, const R: usize, const L: usize>(
         }
         let sums = (&raw mut (*scratch).sums).cast::<f32>();
         store_sums::<T, R, L>(sums, SIDE);
-        finish::<T::Vectors, f32, L>(tile, rows, sums, COLUMNS);
+        finish::<T::Vectors, f32>(tile, rows, sums, COLUMNS);
     }
 }
 
