@@ -1,5 +1,7 @@
 //! The source of a convolution: as it is stored, or normalised as it is loaded.
 
+use std::marker::PhantomData;
+
 use enmasse_graph::Activation;
 
 use crate::activation::{ActivationFunction, with_activation};
@@ -70,7 +72,7 @@ pub(crate) struct Normalizer {
     mean: Region<f32>,
     scale: Region<f32>,
     bias: Region<f32>,
-    activation: Option<Activation>,
+    pub activation: Option<Activation>,
 }
 
 impl Normalizer {
@@ -150,20 +152,62 @@ impl Normalizer {
         pub(crate) unsafe fn vector<S: Simd, X: Element>(&self, x: *const X, channel: usize) -> S::V {
             with_activation!(self.activation, R => self.of::<S, X, f32, R>(x, channel))
         }
-        /// The first `count` values of a vector of a pixel from `index`, which is of a channel, or all of them, if there are more; the
-        /// others are zeros.
-        pub(crate) unsafe fn part<S: Simd, X: Element>(
-            &self,
-            x: Region<X>,
-            index: usize,
-            channel: usize,
-            count: usize,
-        ) -> S::V {
-            if count >= S::LANES {
-                return self.vector::<S, X>(x.at(index, S::LANES), channel);
-            }
+    }
+}
+
+/// How vectors of a pixel are loaded.
+pub(crate) trait Load: Copy {
+    /// The vector from `index`, which is of a channel.
+    ///
+    /// # Safety
+    /// The values are valid, and so are the operands of a norm. The level is available.
+    unsafe fn vector<S: Simd, X: Element>(&self, x: Region<X>, index: usize, channel: usize) -> S::V;
+
+    /// The first `count` values of that vector; the others are zeros.
+    ///
+    /// # Safety
+    /// As for [`Load::vector`].
+    unsafe fn part<S: Simd, X: Element>(&self, x: Region<X>, index: usize, channel: usize, count: usize) -> S::V;
+}
+
+/// As they are stored.
+#[derive(Clone, Copy)]
+pub(crate) struct Stored;
+
+impl Load for Stored {
+    inlined! {
+        unsafe fn vector<S: Simd, X: Element>(&self, x: Region<X>, index: usize, _: usize) -> S::V {
+            X::load::<S>(x.at(index, S::LANES))
+        }
+        unsafe fn part<S: Simd, X: Element>(&self, x: Region<X>, index: usize, _: usize, count: usize) -> S::V {
+            let mut lanes = [X::ZERO; MAX_LANES];
+            lanes.as_mut_ptr().copy_from_nonoverlapping(x.at(index, count), count);
+            X::load::<S>(lanes.as_ptr())
+        }
+    }
+}
+
+/// Normalised, by a norm with this activation.
+#[derive(Clone, Copy)]
+pub(crate) struct Normalized<R> {
+    norm: Normalizer,
+    activation: PhantomData<R>,
+}
+
+impl<R> Normalized<R> {
+    pub(crate) fn new(norm: Normalizer) -> Self {
+        Normalized { norm, activation: PhantomData }
+    }
+}
+
+impl<R: ActivationFunction> Load for Normalized<R> {
+    inlined! {
+        unsafe fn vector<S: Simd, X: Element>(&self, x: Region<X>, index: usize, channel: usize) -> S::V {
+            self.norm.of::<S, X, f32, R>(x.at(index, S::LANES), channel)
+        }
+        unsafe fn part<S: Simd, X: Element>(&self, x: Region<X>, index: usize, channel: usize, count: usize) -> S::V {
             let mut lanes = [0.0; MAX_LANES];
-            self.copy::<S, X, f32>(x, index, count, lanes.as_mut_ptr());
+            self.norm.copy_pixel::<S, X, f32, R>(x.part(index, count), channel, lanes.as_mut_ptr());
             S::load(lanes.as_ptr())
         }
     }

@@ -4,7 +4,8 @@
 use std::ops::Range;
 
 use super::super::geometry::{self, ConvShape};
-use super::super::source::Source;
+use super::super::source::{Load, Normalized, Source, Stored};
+use crate::activation::with_activation;
 use crate::element::Element;
 use crate::gemm::panel_width;
 use crate::inlined::inlined;
@@ -209,41 +210,64 @@ impl Staging {
         /// Stages rows of an image. A vector that the channels do not fill has zeros.
         pub(super) unsafe fn stage<S: Simd, E: Element>(
             &self,
-            Source { data: source, norm }: Source<E>,
+            Source { data, norm }: Source<E>,
             image: usize,
             rows: Range<usize>,
             channels: Range<usize>,
             staged: Region<f32>,
         ) {
-            let mut pixels = self.source[1].min(self.width - self.left);
-            let mut channels = channels;
-            let ahead = values_ahead::<E>().next_multiple_of(self.channels);
-            // Neighbouring pixels are one piece, if their channels fill their vectors.
-            if self.pixel() == self.channels && norm.is_none() {
-                (pixels, channels) = (1, 0..pixels * self.channels);
+            let pixels = self.source[1].min(self.width - self.left);
+            match norm {
+                // Neighbouring pixels are one piece, if their channels fill their vectors.
+                None if self.pixel() == self.channels => {
+                    self.pieces_of::<S, E, Stored>(Stored, data, image, rows, (1, 0..pixels * self.channels), staged)
+                }
+                None => self.pieces_of::<S, E, Stored>(Stored, data, image, rows, (pixels, channels), staged),
+                Some(norm) => with_activation!(norm.activation, R => {
+                    let load = Normalized::<R>::new(norm);
+                    self.pieces_of::<S, E, Normalized<R>>(load, data, image, rows, (pixels, channels), staged)
+                }),
             }
+        }
+        /// Stages the channels of some pixels of each row.
+        unsafe fn pieces_of<S: Simd, E: Element, L: Load>(
+            &self,
+            load: L,
+            source: Region<E>,
+            image: usize,
+            rows: Range<usize>,
+            (pixels, channels): (usize, Range<usize>),
+            staged: Region<f32>,
+        ) {
+            let ahead = values_ahead::<E>().next_multiple_of(self.channels);
+            let whole = channels.len() / S::LANES * S::LANES;
+            let rest = channels.len() - whole;
+            // A copy, because a store might change what a reference refers to, as far as the compiler knows.
+            let each = self.each;
             for y in rows {
                 for x in 0..pixels {
-                    let from = ((image * self.source[0] + y) * self.source[1] + x) * self.channels;
+                    let from = ((image * self.source[0] + y) * self.source[1] + x) * self.channels + channels.start;
                     let to = (y % self.slots * self.width + self.left + x) * self.pixel();
-                    for channel in channels.clone().step_by(S::LANES) {
-                        let from = from + channel;
-                        let count = channels.end - channel;
-                        let values = match norm {
-                            None => part::<S, E>(source, from, count),
-                            Some(norm) => norm.part::<S, E>(source, from, channel, count),
-                        };
-                        source.prefetch(from, ahead, S::LANES);
-                        let to = to + (channel - channels.start) * self.each;
-                        if self.each == 1 {
-                            S::store(staged.at(to, S::LANES), values);
-                            continue;
-                        }
-                        for (input, lanes) in self.lanes.iter().enumerate() {
-                            S::store(staged.at(to + input * S::LANES, S::LANES), S::permute(values, lanes.as_ptr()));
-                        }
+                    for i in (0..whole).step_by(S::LANES) {
+                        let values = load.vector::<S, E>(source, from + i, channels.start + i);
+                        source.prefetch(from + i, ahead, S::LANES);
+                        self.put::<S>(values, each, staged, to + i * each);
+                    }
+                    if rest > 0 {
+                        let values = load.part::<S, E>(source, from + whole, channels.start + whole, rest);
+                        source.prefetch(from + whole, ahead, rest);
+                        self.put::<S>(values, each, staged, to + whole * each);
                     }
                 }
+            }
+        }
+        /// Stages a vector once for each input of a group.
+        unsafe fn put<S: Simd>(&self, values: S::V, each: usize, staged: Region<f32>, to: usize) {
+            if each == 1 {
+                return S::store(staged.at(to, S::LANES), values);
+            }
+            for (input, lanes) in self.lanes.iter().enumerate() {
+                S::store(staged.at(to + input * S::LANES, S::LANES), S::permute(values, lanes.as_ptr()));
             }
         }
     }
