@@ -6,7 +6,7 @@ use std::ops::Range;
 
 pub(crate) use weights::{WeightPanels, pack_weights};
 
-use crate::conv::Normalizer;
+use crate::conv::{Load, Normalizer, with_load};
 use crate::element::{Element, copy};
 use crate::gemm::MAX_PANEL_WIDTH;
 use crate::isa::{Kernel, Simd, values_ahead};
@@ -127,23 +127,29 @@ impl<E: Element, P: Element> Kernel for PackRows<'_, E, P> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
+        // SAFETY: the caller's promise.
+        unsafe { with_load!(self.norm, load => self.rows::<S, _>(load)) }
+    }
+}
+
+impl<E: Element, P: Element> PackRows<'_, E, P> {
+    #[inline(always)]
+    unsafe fn rows<S: Simd, L: Load>(&self, load: L) {
         let mut point = self.lattice.point(self.points.start);
         let inside = self.inside();
+        let values: usize = self.runs.iter().map(|run| run.len).sum();
+        let words = values.next_multiple_of(P::PER_WORD);
         for row in 0..self.points.len() {
-            let values: usize = self.runs.iter().map(|run| run.len).sum();
-            let words = values.next_multiple_of(P::PER_WORD);
             let out = self.out.at(row * self.stride, words);
             // SAFETY: the caller's promise; rows are whole words.
             unsafe {
-                self.row::<S>(&inside, point, out);
+                self.row::<S, L>(load, &inside, point, out);
                 (values..words).for_each(|i| *out.add(i) = P::ZERO);
             }
             self.lattice.advance(&mut point);
         }
     }
-}
 
-impl<E: Element, P: Element> PackRows<'_, E, P> {
     /// Rows and columns of the pixels whose runs all stay inside the feature map.
     fn inside(&self) -> [Range<isize>; 2] {
         let [mut y, mut x] = [self.source.height, self.source.width].map(|size| 0..size as isize);
@@ -192,8 +198,8 @@ impl<E: Element, P: Element> PackRows<'_, E, P> {
 
     /// Packs the row of a point; `inside` comes from [`PackRows::inside`].
     #[inline(always)]
-    unsafe fn row<S: Simd>(&self, inside: &[Range<isize>; 2], point: Point, mut out: *mut P) {
-        let FeatureMap { data, height, width, channels, .. } = self.source;
+    unsafe fn row<S: Simd, L: Load>(&self, load: L, inside: &[Range<isize>; 2], point: Point, mut out: *mut P) {
+        let FeatureMap { data, height, width, channels, first } = self.source;
         // Most pixels need no border checks; if runs are short, the checks cost as much as the copy.
         if self.is_inside(inside, point) {
             let ahead = self.ahead();
@@ -203,7 +209,7 @@ impl<E: Element, P: Element> PackRows<'_, E, P> {
                 }
                 // SAFETY: the run lies inside the feature map, and `out` holds it.
                 unsafe {
-                    self.copy::<S>(self.start(point, run), run.len, out);
+                    load.copy::<S, E, P>(data, self.start(point, run), first + run.skip, run.len, out);
                     out = out.add(run.len);
                 }
             }
@@ -225,24 +231,9 @@ impl<E: Element, P: Element> PackRows<'_, E, P> {
                 }
                 if high > low {
                     let from = self.value(point.image, [y, x], run.skip + low);
-                    self.copy::<S>(from, high - low, out.add(low));
+                    load.copy::<S, E, P>(data, from, (first + run.skip + low) % channels, high - low, out.add(low));
                 }
                 out = out.add(run.len);
-            }
-        }
-    }
-}
-
-impl<E: Element, P: Element> PackRows<'_, E, P> {
-    /// Copies values of the source.
-    #[inline(always)]
-    unsafe fn copy<S: Simd>(&self, index: usize, len: usize, to: *mut P) {
-        let data = self.source.data;
-        // SAFETY: the caller's promise.
-        unsafe {
-            match self.norm {
-                None => copy::<S, E, P>(data.at(index, len), to, len),
-                Some(norm) => norm.copy::<S, E, P>(data, index, len, to),
             }
         }
     }
@@ -265,13 +256,21 @@ impl<E: Element> Kernel for PackRowWords<'_, E> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
+        // SAFETY: the caller's promise.
+        unsafe { with_load!(self.rows.norm, load => self.words::<S, _>(load)) }
+    }
+}
+
+impl<E: Element> PackRowWords<'_, E> {
+    #[inline(always)]
+    unsafe fn words<S: Simd, L: Load>(&self, load: L) {
         let rows = &self.rows;
         let mut point = rows.lattice.point(rows.points.start);
         let inside = rows.inside();
         if E::PER_WORD == 1 {
             for row in 0..rows.points.len() {
                 // SAFETY: the output is the caller's; words are values here.
-                unsafe { rows.row::<S>(&inside, point, self.out.at(row * self.stride, self.columns).cast()) };
+                unsafe { rows.row::<S, L>(load, &inside, point, self.out.at(row * self.stride, self.columns).cast()) };
                 rows.lattice.advance(&mut point);
             }
             return;
@@ -303,7 +302,7 @@ impl<E: Element> Kernel for PackRowWords<'_, E> {
                 // SAFETY: the gathered rows and the output are the caller's, and have equally many columns.
                 unsafe {
                     if at < rows.points.len() {
-                        rows.row::<S>(&inside, point, gathered[half]);
+                        rows.row::<S, L>(load, &inside, point, gathered[half]);
                         rows.lattice.advance(&mut point);
                     } else {
                         std::ptr::write_bytes(gathered[half], 0, self.columns);

@@ -29,7 +29,7 @@ pub(crate) use epilogue::Epilogue;
 pub(crate) use gather::{Gather, Start, has_whole_pieces, pairs};
 pub(crate) use geometry::ConvShape;
 pub(crate) use grouped::{Grouped, GroupedGradient};
-pub(crate) use source::{Normalizer, Source, SourceNorm};
+pub(crate) use source::{Load, Normalized, Normalizer, Source, SourceNorm, Stored, with_load};
 pub(crate) use strips::{Link, Strips};
 pub(crate) use weight_gradient::WeightGradient;
 pub(crate) use winograd::{Winograd, WinogradGradient};

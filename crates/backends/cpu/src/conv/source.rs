@@ -6,7 +6,7 @@ use enmasse_graph::Activation;
 
 use crate::activation::{ActivationFunction, with_activation};
 use crate::batch_norm::{Affine, scales};
-use crate::element::Element;
+use crate::element::{Element, copy};
 use crate::inlined::inlined;
 use crate::isa::{MAX_LANES, Scalar, Simd};
 use crate::region::Region;
@@ -76,31 +76,6 @@ pub(crate) struct Normalizer {
 }
 
 impl Normalizer {
-    /// Copies `len` values of an image from `index`, normalised.
-    ///
-    /// # Safety
-    /// As for [`crate::element::copy`].
-    #[inline(always)]
-    pub(crate) unsafe fn copy<S: Simd, X: Element, Y: Element>(
-        &self,
-        x: Region<X>,
-        index: usize,
-        len: usize,
-        to: *mut Y,
-    ) {
-        let channels = self.mean.len();
-        let mut done = 0;
-        while done < len {
-            let channel = (index + done) % channels;
-            let count = (channels - channel).min(len - done);
-            // SAFETY: the caller's promise.
-            with_activation!(self.activation, R => unsafe {
-                self.copy_pixel::<S, X, Y, R>(x.part(index + done, count), channel, to.add(done));
-            });
-            done += count;
-        }
-    }
-
     inlined! {
         /// Copies values of a pixel, from a channel.
         unsafe fn copy_pixel<S: Simd, X: Element, Y: Element, R: ActivationFunction>(
@@ -168,7 +143,37 @@ pub(crate) trait Load: Copy {
     /// # Safety
     /// As for [`Load::vector`].
     unsafe fn part<S: Simd, X: Element>(&self, x: Region<X>, index: usize, channel: usize, count: usize) -> S::V;
+
+    /// Copies `len` values of neighbouring pixels from `index`, of which the first is of a channel.
+    ///
+    /// # Safety
+    /// As for [`Load::vector`] and [`crate::element::copy`].
+    unsafe fn copy<S: Simd, X: Element, Y: Element>(
+        &self,
+        x: Region<X>,
+        index: usize,
+        channel: usize,
+        len: usize,
+        to: *mut Y,
+    );
 }
+
+/// Evaluates `$body` with `$load` as what loads a source with a norm, or without one, that is known only at run time.
+macro_rules! with_load {
+    ($norm:expr, $load:ident => $body:expr) => {
+        match $norm {
+            None => {
+                let $load = $crate::conv::Stored;
+                $body
+            }
+            Some(norm) => $crate::activation::with_activation!(norm.activation, R => {
+                let $load = $crate::conv::Normalized::<R>::new(norm);
+                $body
+            }),
+        }
+    };
+}
+pub(crate) use with_load;
 
 /// As they are stored.
 #[derive(Clone, Copy)]
@@ -183,6 +188,16 @@ impl Load for Stored {
             let mut lanes = [X::ZERO; MAX_LANES];
             lanes.as_mut_ptr().copy_from_nonoverlapping(x.at(index, count), count);
             X::load::<S>(lanes.as_ptr())
+        }
+        unsafe fn copy<S: Simd, X: Element, Y: Element>(
+            &self,
+            x: Region<X>,
+            index: usize,
+            _: usize,
+            len: usize,
+            to: *mut Y,
+        ) {
+            copy::<S, X, Y>(x.at(index, len), to, len)
         }
     }
 }
@@ -209,6 +224,23 @@ impl<R: ActivationFunction> Load for Normalized<R> {
             let mut lanes = [0.0; MAX_LANES];
             self.norm.copy_pixel::<S, X, f32, R>(x.part(index, count), channel, lanes.as_mut_ptr());
             S::load(lanes.as_ptr())
+        }
+        unsafe fn copy<S: Simd, X: Element, Y: Element>(
+            &self,
+            x: Region<X>,
+            index: usize,
+            channel: usize,
+            len: usize,
+            to: *mut Y,
+        ) {
+            let mut first = channel;
+            let mut done = 0;
+            while done < len {
+                let count = (self.norm.mean.len() - first).min(len - done);
+                self.norm.copy_pixel::<S, X, Y, R>(x.part(index + done, count), first, to.add(done));
+                done += count;
+                first = 0;
+            }
         }
     }
 }

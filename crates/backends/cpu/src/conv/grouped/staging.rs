@@ -4,8 +4,7 @@
 use std::ops::Range;
 
 use super::super::geometry::{self, ConvShape};
-use super::super::source::{Load, Normalized, Source, Stored};
-use crate::activation::with_activation;
+use super::super::source::{Load, Source, Stored, with_load};
 use crate::element::Element;
 use crate::gemm::panel_width;
 use crate::inlined::inlined;
@@ -217,17 +216,12 @@ impl Staging {
             staged: Region<f32>,
         ) {
             let pixels = self.source[1].min(self.width - self.left);
-            match norm {
-                // Neighbouring pixels are one piece, if their channels fill their vectors.
-                None if self.pixel() == self.channels => {
-                    self.pieces_of::<S, E, Stored>(Stored, data, image, rows, (1, 0..pixels * self.channels), staged)
-                }
-                None => self.pieces_of::<S, E, Stored>(Stored, data, image, rows, (pixels, channels), staged),
-                Some(norm) => with_activation!(norm.activation, R => {
-                    let load = Normalized::<R>::new(norm);
-                    self.pieces_of::<S, E, Normalized<R>>(load, data, image, rows, (pixels, channels), staged)
-                }),
+            // Neighbouring pixels are one piece, if their channels fill their vectors.
+            if norm.is_none() && self.pixel() == self.channels {
+                let piece = 0..pixels * self.channels;
+                return self.pieces_of::<S, E, Stored>(Stored, data, image, rows, (1, piece), staged);
             }
+            with_load!(norm, load => self.pieces_of::<S, E, _>(load, data, image, rows, (pixels, channels), staged))
         }
         /// Stages the channels of some pixels of each row.
         unsafe fn pieces_of<S: Simd, E: Element, L: Load>(
