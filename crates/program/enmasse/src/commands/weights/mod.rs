@@ -63,16 +63,23 @@ fn list(matches: &ArgMatches) -> Result<(), Failure> {
     for model in &models {
         enmasse_models::find(model).map_err(Failure::usage)?;
     }
+    let listed: Vec<_> = entries().filter(|entry| models.is_empty() || models.contains(&&entry.model)).collect();
+    let names = listed.iter().map(|entry| entry.full_name().len()).max().unwrap_or(0);
+    let of_models = listed.iter().map(|entry| entry.model.len()).max().unwrap_or(0);
     if !output.is_json() {
-        output.text(format_args!("{:<34} {:<18} {:>6}  {:<9} licence", "name", "model", "top-1", "images"));
+        let header = format_args!("{:<names$}  {:<of_models$}  top-1  {:<9} licence", "name", "model", "images");
+        output.text(header);
     }
-    for entry in entries().filter(|entry| models.is_empty() || models.contains(&&entry.model)) {
+    for entry in listed {
         output.json(of_entry(entry));
         if !output.is_json() {
             let top1 = entry.top1.map_or_else(|| "-".to_owned(), |top1| format!("{top1:.1}"));
             let name = entry.full_name();
             let images = format!("{0}x{0}", entry.images.size);
-            output.text(format_args!("{name:<34} {:<18} {top1:>6}  {images:<9} {}", entry.model, entry.license));
+            output.text(format_args!(
+                "{name:<names$}  {:<of_models$}  {top1:>5}  {images:<9} {}",
+                entry.model, entry.license
+            ));
         }
     }
     output.finish()
