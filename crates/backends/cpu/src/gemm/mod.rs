@@ -19,10 +19,13 @@ use std::ops::Range;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use amx::{FLOOD_OPERATIONS, flood_registers};
 pub(crate) use split::{SPLIT_PRODUCTS, SPLIT_VALUES, multiply_split, split_panels, split_words, splits};
-use tile::Tile;
+use tile::{Ahead, Tile};
 
 use crate::element::Element;
 use crate::isa::{Isa, prefetch};
+
+/// Words of a cache line.
+const LINE_WORDS: usize = 16;
 
 /// Maximum rows of a register tile at any level.
 pub(crate) const MAX_TILE_ROWS: usize = 14;
@@ -99,22 +102,45 @@ pub(crate) struct Matmul<C> {
 }
 
 impl<C> Matmul<C> {
-    /// Prefetches rows of C in the panel of `column`, and the initial values.
+    /// Prefetches rows of C in the panel of `column`.
     ///
     /// # Safety
-    /// The tables contain the rows.
+    /// The table contains the rows.
     #[inline(always)]
     unsafe fn prefetch_results(&self, rows: Range<usize>, column: usize, width: usize) {
         let columns = (self.columns - column).min(width);
         for row in rows {
-            // SAFETY: the caller's promise; the second table is there if there are initial values.
-            unsafe {
-                prefetch(self.c.wrapping_add(*self.c_rows.add(row) + column), columns * std::mem::size_of::<C>());
-                if !self.init.is_null() && self.init != self.c.cast_const().cast() {
-                    let from = self.init.wrapping_add(*self.init_rows.add(row) + column);
-                    prefetch(from, columns * std::mem::size_of::<f32>());
-                }
-            }
+            // SAFETY: the caller's promise.
+            let to = self.c.wrapping_add(unsafe { *self.c_rows.add(row) } + column);
+            prefetch(to, columns * size_of::<C>());
+        }
+    }
+
+    /// Prefetches the initial values of rows of C in the panel of `column`, if there are any.
+    ///
+    /// # Safety
+    /// The table contains the rows.
+    #[inline(always)]
+    unsafe fn prefetch_initial(&self, rows: Range<usize>, column: usize, width: usize) {
+        if self.init.is_null() || self.init == self.c.cast_const().cast() {
+            return;
+        }
+        let columns = (self.columns - column).min(width);
+        for row in rows {
+            // SAFETY: the caller's promise.
+            let from = self.init.wrapping_add(unsafe { *self.init_rows.add(row) } + column);
+            prefetch(from, columns * size_of::<f32>());
+        }
+    }
+
+    /// The lines of some rows of A, which is not transposed.
+    fn ahead(&self, first: usize, end: usize) -> Ahead {
+        let from = self.a.wrapping_add(first * self.stride);
+        // Rows without gaps are prefetched as one piece, others a line of each row at a time.
+        let step = ((end - first) * self.stride).div_ceil(self.depth);
+        match step <= LINE_WORDS {
+            true => Ahead { from, step, turn: 0 },
+            false => Ahead { from, step: self.stride, turn: LINE_WORDS.wrapping_sub(LINE_WORDS * self.stride) },
         }
     }
 
@@ -136,6 +162,8 @@ impl<C> Matmul<C> {
                 c_rows: self.c_rows.add(row),
                 init: if self.init.is_null() { self.init } else { self.init.add(column) },
                 init_rows: self.init_rows.add(row),
+                ahead: Ahead { from: self.a, step: 0, turn: 0 },
+                far_rows: 0,
             }
         }
     }
@@ -173,16 +201,16 @@ pub(crate) unsafe fn multiply<E: Element, C: Element, const TRANSPOSED: bool>(
                 let end = rows * (i + 1) / count;
                 // SAFETY: the caller's promise; the tile lies inside the matmul.
                 unsafe {
+                    let mut tile = matmul.tile::<TRANSPOSED>(first, column, width);
                     if matmul.far {
-                        matmul.prefetch_results(first..end, column, width);
+                        tile.far_rows = if TRANSPOSED { 0 } else { (end - first).min(matmul.depth) };
+                        matmul.prefetch_results(first + tile.far_rows..end, column, width);
+                        matmul.prefetch_initial(first..end, column, width);
                     }
-                    if matmul.far && !TRANSPOSED && column == 0 {
-                        // For the next tile; tiles of later panels find the rows in cache.
-                        for row in end..rows * (i + 2).min(count) / count {
-                            prefetch(matmul.a.add(row * matmul.stride), matmul.depth * std::mem::size_of::<f32>());
-                        }
+                    if matmul.far && !TRANSPOSED && column == 0 && i + 1 < count {
+                        // Tiles of later panels find the rows in cache.
+                        tile.ahead = matmul.ahead(end, rows * (i + 2) / count);
                     }
-                    let tile = matmul.tile::<TRANSPOSED>(first, column, width);
                     let tiles = tiles[usize::from(2 * tile.columns > width)];
                     tiles[end - first - 1](&tile);
                 }

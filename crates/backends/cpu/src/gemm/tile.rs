@@ -2,9 +2,9 @@
 
 use std::mem::MaybeUninit;
 
-use super::{MAX_PANEL_WIDTH, MAX_TILE_ROWS};
+use super::{LINE_WORDS, MAX_PANEL_WIDTH, MAX_TILE_ROWS};
 use crate::element::Element;
-use crate::isa::Simd;
+use crate::isa::{Simd, prefetch};
 
 /// One tile of a [`super::Matmul`], with the same field names.
 pub(super) struct Tile<C> {
@@ -17,6 +17,21 @@ pub(super) struct Tile<C> {
     pub c_rows: *const usize,
     pub init: *const f32,
     pub init_rows: *const usize,
+    /// For the next tile. Nothing if A is transposed.
+    pub ahead: Ahead,
+    /// Rows of C of which each is prefetched in a step of the depth, unless A is transposed.
+    pub far_rows: usize,
+}
+
+/// The words of A that are prefetched along with a tile, a cache line in each step of its depth: as many at once as there are would wait
+/// for each other.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead {
+    pub from: *const f32,
+    /// Words from line to line.
+    pub step: usize,
+    /// Words to add after as many steps as a line has words; wraps.
+    pub turn: usize,
 }
 
 /// Runs a block for each row of a tile, whose number is a constant: a loop of so many instructions would not be unrolled.
@@ -55,8 +70,20 @@ pub(super) unsafe fn compute<S, E, C, const M: usize, const W: usize, const TRAN
     // SAFETY: the caller's promise about A and B; `sums` holds M rows of W vectors.
     unsafe {
         let (mut a, mut b) = (tile.a, tile.b);
+        let Ahead { from: mut ahead, step, turn } = tile.ahead;
+        let far_rows = tile.far_rows;
         let mut acc = [[S::splat(0.0); W]; M];
-        for _ in 0..tile.depth {
+        for p in 0..tile.depth {
+            if !TRANSPOSED {
+                if p < far_rows {
+                    prefetch(tile.c.wrapping_add(*tile.c_rows.add(p)), W * S::LANES * size_of::<C>());
+                }
+                prefetch(ahead, 1);
+                ahead = ahead.wrapping_add(step);
+                if p % LINE_WORDS == LINE_WORDS - 1 {
+                    ahead = ahead.wrapping_add(turn);
+                }
+            }
             let mut weights = [S::splat(0.0); W];
             for j in 0..W {
                 weights[j] = S::load(b.add(j * S::LANES));
