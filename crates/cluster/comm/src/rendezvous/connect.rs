@@ -20,7 +20,10 @@ const DOUBLINGS: u32 = 4;
 /// Time limit of a single attempt: a lost packet should not use up the whole deadline.
 const ATTEMPT: Duration = Duration::from_secs(5);
 /// Wrong proofs of the token before they are believed: bytes that were changed on the way make a proof wrong too.
-const REFUSALS: usize = 3;
+const REFUSALS: u32 = 3;
+/// Failures to find a way to a host before they are believed: where hundreds of ranks look for each other at once, tables of neighbours
+/// overflow for a moment.
+const NO_WAYS: u32 = 3;
 
 /// The reason for not reaching rank 0 before the first attempt.
 const UNTRIED: &str = "no attempt was made";
@@ -113,7 +116,7 @@ pub(super) fn to_rank(
     go_on: impl Fn() -> Result<(), JoinError>,
 ) -> Result<Result<Link, String>, JoinError> {
     let left = || deadline.saturating_duration_since(Instant::now()).min(ATTEMPT).max(Duration::from_millis(1));
-    let (mut refusals, mut closings) = (0, 0);
+    let (mut failures, mut closings) = (0, 0);
     loop {
         let stream = connect(&address, left()).map_err(HandshakeError::from);
         let error = match stream.and_then(|stream| introduce(stream, token, introduction, left())) {
@@ -123,16 +126,27 @@ pub(super) fn to_rank(
             }
             Err(error) => error,
         };
-        match &error {
-            HandshakeError::Io(error) if is_passing(error) => closings += 1,
-            HandshakeError::Token if refusals + 1 < REFUSALS => refusals += 1,
-            _ => return Ok(Err(error.to_string())),
+        let most = chances(&error);
+        match most {
+            None => closings += 1,
+            Some(_) => failures += 1,
         }
-        if Instant::now() >= deadline {
+        if most.is_some_and(|most| failures >= most) || Instant::now() >= deadline {
             return Ok(Err(error.to_string()));
         }
         go_on()?;
-        std::thread::sleep(pause(introduction.rank, closings));
+        std::thread::sleep(pause(introduction.rank, closings + failures));
+    }
+}
+
+/// How many attempts may fail before an error of the last one is believed; `None` for all until the deadline.
+fn chances(error: &HandshakeError) -> Option<u32> {
+    use io::ErrorKind::{HostUnreachable, NetworkUnreachable};
+    match error {
+        HandshakeError::Io(error) if is_passing(error) => None,
+        HandshakeError::Io(error) if [HostUnreachable, NetworkUnreachable].contains(&error.kind()) => Some(NO_WAYS),
+        HandshakeError::Token => Some(REFUSALS),
+        _ => Some(1),
     }
 }
 
@@ -196,6 +210,19 @@ mod tests {
         let failed = reach(address, &|| Err(JoinError::Rank { rank: 7, world_size: 2 }));
         assert!(matches!(failed, Err(JoinError::Rank { rank: 7, .. })));
         closing.join().unwrap();
+    }
+
+    /// An overflowing table of neighbours ended the run at once.
+    #[test]
+    fn a_host_without_a_way_to_it_was_not_tried_again() {
+        let check =
+            |kind: io::ErrorKind, expected| assert_eq!(chances(&HandshakeError::Io(kind.into())), expected, "{kind}");
+        check(io::ErrorKind::HostUnreachable, Some(3));
+        check(io::ErrorKind::NetworkUnreachable, Some(3));
+        check(io::ErrorKind::ConnectionRefused, Some(1));
+        check(io::ErrorKind::ConnectionReset, None);
+        check(io::ErrorKind::TimedOut, None);
+        assert_eq!(chances(&HandshakeError::Token), Some(3));
     }
 
     #[test]
