@@ -138,12 +138,6 @@ pub(crate) trait Load: Copy {
     /// The values are valid, and so are the operands of a norm. The level is available.
     unsafe fn vector<S: Simd, X: Element>(&self, x: Region<X>, index: usize, channel: usize) -> S::V;
 
-    /// The first `count` values of that vector; the others are zeros.
-    ///
-    /// # Safety
-    /// As for [`Load::vector`].
-    unsafe fn part<S: Simd, X: Element>(&self, x: Region<X>, index: usize, channel: usize, count: usize) -> S::V;
-
     /// Copies `len` values of neighbouring pixels from `index`, of which the first is of a channel.
     ///
     /// # Safety
@@ -184,11 +178,6 @@ impl Load for Stored {
         unsafe fn vector<S: Simd, X: Element>(&self, x: Region<X>, index: usize, _: usize) -> S::V {
             X::load::<S>(x.at(index, S::LANES))
         }
-        unsafe fn part<S: Simd, X: Element>(&self, x: Region<X>, index: usize, _: usize, count: usize) -> S::V {
-            let mut lanes = [X::ZERO; MAX_LANES];
-            lanes.as_mut_ptr().copy_from_nonoverlapping(x.at(index, count), count);
-            X::load::<S>(lanes.as_ptr())
-        }
         unsafe fn copy<S: Simd, X: Element, Y: Element>(
             &self,
             x: Region<X>,
@@ -219,11 +208,6 @@ impl<R: ActivationFunction> Load for Normalized<R> {
     inlined! {
         unsafe fn vector<S: Simd, X: Element>(&self, x: Region<X>, index: usize, channel: usize) -> S::V {
             self.norm.of::<S, X, f32, R>(x.at(index, S::LANES), channel)
-        }
-        unsafe fn part<S: Simd, X: Element>(&self, x: Region<X>, index: usize, channel: usize, count: usize) -> S::V {
-            let mut lanes = [0.0; MAX_LANES];
-            self.norm.copy_pixel::<S, X, f32, R>(x.part(index, count), channel, lanes.as_mut_ptr());
-            S::load(lanes.as_ptr())
         }
         unsafe fn copy<S: Simd, X: Element, Y: Element>(
             &self,

@@ -126,16 +126,14 @@ pub(super) fn to_rank(
             }
             Err(error) => error,
         };
+        closings += 1;
         let most = chances(&error);
-        match most {
-            None => closings += 1,
-            Some(_) => failures += 1,
-        }
+        failures += u32::from(most.is_some());
         if most.is_some_and(|most| failures >= most) || Instant::now() >= deadline {
             return Ok(Err(error.to_string()));
         }
         go_on()?;
-        std::thread::sleep(pause(introduction.rank, closings + failures));
+        std::thread::sleep(pause(introduction.rank, closings));
     }
 }
 

@@ -248,9 +248,10 @@ impl Staging {
                         self.put::<S>(values, each, staged, to + i * each);
                     }
                     if rest > 0 {
-                        let values = load.part::<S, E>(source, from + whole, channels.start + whole, rest);
+                        let mut lanes = [0f32; MAX_LANES];
+                        load.copy::<S, E, f32>(source, from + whole, channels.start + whole, rest, lanes.as_mut_ptr());
                         source.prefetch(from + whole, ahead, rest);
-                        self.put::<S>(values, each, staged, to + whole * each);
+                        self.put::<S>(S::load(lanes.as_ptr()), each, staged, to + whole * each);
                     }
                 }
             }

@@ -64,10 +64,10 @@ fn list(matches: &ArgMatches) -> Result<(), Failure> {
         enmasse_models::find(model).map_err(Failure::usage)?;
     }
     let listed: Vec<_> = entries().filter(|entry| models.is_empty() || models.contains(&&entry.model)).collect();
-    let names = listed.iter().map(|entry| entry.full_name().len()).max().unwrap_or(0);
-    let of_models = listed.iter().map(|entry| entry.model.len()).max().unwrap_or(0);
+    let name_width = listed.iter().map(|entry| entry.full_name().len()).max().unwrap_or(0);
+    let model_width = listed.iter().map(|entry| entry.model.len()).max().unwrap_or(0);
     if !output.is_json() {
-        let header = format_args!("{:<names$}  {:<of_models$}  top-1  {:<9} licence", "name", "model", "images");
+        let header = format_args!("{:<name_width$}  {:<model_width$}  top-1  {:<9} licence", "name", "model", "images");
         output.text(header);
     }
     for entry in listed {
@@ -77,7 +77,7 @@ fn list(matches: &ArgMatches) -> Result<(), Failure> {
             let name = entry.full_name();
             let images = format!("{0}x{0}", entry.images.size);
             output.text(format_args!(
-                "{name:<names$}  {:<of_models$}  {top1:>5}  {images:<9} {}",
+                "{name:<name_width$}  {:<model_width$}  {top1:>5}  {images:<9} {}",
                 entry.model, entry.license
             ));
         }
